@@ -7,15 +7,16 @@ module ignores text inside a raw string that looks like a marker.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from cuda_agent.judge.guard.lexer import TOKEN
 
@@ -144,16 +145,12 @@ class Compiled:
         return cls(passes, tuple(sorted({name for names in found for name in names})))
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)))
+        path.write_bytes(_STORED.dump_json(self))
 
     @classmethod
     def load(cls, path: Path) -> Compiled:
         """Reads what `save` stored."""
-        data = json.loads(path.read_text())
-        passes = [
-            Preprocessed(
-                tuple(Piece(**piece) for piece in one["pieces"]), tuple((n, name) for n, name in one["headers"])
-            )
-            for one in data["passes"]
-        ]
-        return cls(tuple(passes), tuple(data["kernels"]))
+        return _STORED.validate_json(path.read_bytes())
+
+
+_STORED = TypeAdapter(Compiled)

@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from cuda_agent.core.words import word_lists
+
 CLASSES = ("memory", "shared", "local", "float", "tensor", "special", "integer", "convert", "control", "other")
 
 _SASS_FUNCTION = re.compile(r"^\s*(?:Function : (\S+)|\.text\.([^:\s]+):)\s*$")
@@ -14,21 +16,6 @@ _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(
 _CPU_FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _CPU = re.compile(r"^\s+[0-9a-f]+:\s+(?:(?:lock|rep|repz|repnz|notrack|bnd) )*([a-z][a-z0-9.]*)(?:\s+(.*))?$")
 
-#: opcode (before its first dot) -> class. The patterns below decide for other opcodes.
-_SASS_CLASSES = {
-    "memory": "LDG STG LD ST RED ATOM ATOMG LDGSTS LDGDEPBAR DEPBAR CCTL UBLKCP UTMALDG UTMASTG UTMAREDG TLD TEX "
-    "SUST SULD",
-    "shared": "LDS STS LDSM STSM ATOMS REDS UBLKRED",
-    "local": "LDL STL",
-    "tensor": "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA IGMMA QGMMA BGMMA WGMMA UTCHMMA UTCQMMA UTCIMMA",
-    "float": "FADD FMUL FFMA FFMA2 FSET FSETP FSEL FMNMX FCHK FSWZADD HADD2 HMUL2 HFMA2 HSET2 HSETP2 HMNMX2 DADD DMUL "
-    "DFMA DSETP DMNMX FADD2 FMUL2 FMNMX3 FADD32I FMUL32I FFMA32I HADD2_32I HFMA2_32I",
-    "special": "MUFU",
-    "convert": "F2F F2I I2F I2I F2FP I2FP F2IP FRND I2IP",
-    "control": "BRA BRX BRXU JMP JMX EXIT RET CALL BSSY BSYNC BREAK BMOV WARPSYNC BAR SYNCS NANOSLEEP YIELD KILL BPT "
-    "MEMBAR ERRBAR FENCE WARPGROUP ARRIVES ACQBULK ELECT ENDCOLLECTIVE UCGABAR_ARV UCGABAR_WAIT RPCMOV",
-}  # fmt: skip
-_SASS_CLASS = {opcode: name for name, opcodes in _SASS_CLASSES.items() for opcode in opcodes.split()}
 _INTEGER = re.compile(
     r"U?(?:IADD|IMAD|IMUL|ISETP|ISET|IMNMX|VIMNMX|VIADD|LEA|LOP|SHF|SHL|SHR|POPC|FLO|BFE|BFI|BMSK|SGXT|PRMT|SEL|IABS|"
     r"IDP|XMAD|PLOP|P2R|R2P|MOV|VOTE|VHMNMX|BREV|SHFL|MATCH|REDUX|CS2R|S2R|S2UR|R2UR|LDC|ULDC|LEPC|PSETP)"
@@ -74,12 +61,8 @@ def parse_sass(text: str) -> dict[str, Function]:
 
 def sass_class(base: str) -> str:
     """Returns the class of an opcode without its modifiers."""
-    known = _SASS_CLASS.get(base)
-    if known is not None:
-        return known
-    if _MOVES.match(base):
-        return "other"
-    return "integer" if _INTEGER.match(base) else "other"
+    known = (name for name, opcodes in word_lists(__file__).items() if base in opcodes)
+    return next(known, "integer" if _INTEGER.match(base) and not _MOVES.match(base) else "other")
 
 
 def _width(opcode: str) -> int:

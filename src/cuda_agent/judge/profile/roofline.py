@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta, base_name, refs
+from cuda_agent.core.words import word_lists
 from cuda_agent.workers.buffers import ITEM_BYTES
 
 
@@ -67,27 +68,6 @@ _DATASHEETS = (
 )
 #: a copy reaches about nine tenths of a datasheet's bandwidth.
 MEASURED_HEADROOM = 1.25
-
-_VIEWS = frozenset((
-    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "clone",
-    "contiguous", "_to_copy", "alias", "detach", "flatten", "unflatten", "numpy_T", "mT", "lift_fresh_copy",
-))  # fmt: skip
-#: operators whose result needs every element of every tensor argument, if every element of the result is needed.
-_READ_ALL = _VIEWS | frozenset((
-    "add", "sub", "rsub", "mul", "div", "reciprocal", "neg", "abs", "sign", "sqrt", "rsqrt", "square", "pow",
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",
-    "acos", "atan", "erf", "sigmoid", "silu", "gelu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu",
-    "hardtanh", "hardswish", "hardsigmoid", "mish", "softplus", "softsign", "log_sigmoid", "prelu", "clamp",
-    "clamp_min", "clamp_max", "minimum", "maximum", "fmod", "remainder", "atan2", "floor", "ceil", "round",
-    "trunc", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or",
-    "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "lerp", "addcmul", "addcdiv", "sum",
-    "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "var", "std", "var_mean", "norm",
-    "linalg_vector_norm", "logsumexp", "cumsum", "cumprod", "softmax", "_softmax", "log_softmax", "_log_softmax",
-    "native_layer_norm", "layer_norm", "native_group_norm", "group_norm", "rms_norm", "_fused_rms_norm",
-    "batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "instance_norm",
-    "mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "addmv", "dot", "cat", "stack", "flip", "roll",
-    "sort", "topk", "getitem",
-))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -152,12 +132,13 @@ def work_of(graph: Graph | None, outputs: Sequence[TensorMeta]) -> Work:
 
 def needed_values(graph: Graph) -> set[str]:
     """Returns the names of values of which every element is needed for the outputs. Doubtful values are left out."""
+    lists = word_lists(__file__)
     needed = set(graph.outputs)
     for node in reversed(graph.nodes):
         if node.name not in needed:
             continue
         name = base_name(node.op)
-        if name in _READ_ALL:
+        if name in lists["views"] | lists["others"]:
             needed.update(refs(node.args), refs(node.kwargs.values()))
         elif name == "where":
             needed.update(refs(node.args[:1]))
@@ -174,11 +155,11 @@ def _reads_whole_input(node: Node) -> bool:
 
 def _written(graph: Graph, outputs: Sequence[TensorMeta]) -> int:
     """Returns the values that outputs are written from. Views of one value may be views of one output."""
-    nodes = {node.name: node for node in graph.nodes}
+    nodes, views = {node.name: node for node in graph.nodes}, word_lists(__file__)["views"]
     sizes: dict[str, int] = {}
     for name, meta in zip(graph.outputs, outputs, strict=False):
         root = name
-        while root in nodes and base_name(nodes[root].op) in _VIEWS and (above := refs(nodes[root].args[:1])):
+        while root in nodes and base_name(nodes[root].op) in views and (above := refs(nodes[root].args[:1])):
             root = above[0]
         sizes[root] = max(sizes.get(root, 0), _bytes(meta))
     return sum(sizes.values())

@@ -1,7 +1,7 @@
 """`forward` as a `core.graph.Graph`: torch.export in eval mode with fake tensors, so nothing of full size is computed.
 
 What stands in the graph:
-- in-place operators are functional, composite operators in `operators.KEEP` are whole, the rest is core ATen;
+- in-place operators are functional, composite operators in `operators.yaml` are whole, the rest is core ATen;
 - no-ops are gone (dropout in eval mode, detach, a cast to the same type, clone or contiguous that changes no stride);
 - every cast is `aten._to_copy.default(x, dtype=…)`, every reshape `aten.view.default`, batch norm in eval mode
   `aten.batch_norm.default(x, weight, bias, mean, var, False, momentum, eps, False)`;
@@ -22,7 +22,7 @@ import torch
 
 from cuda_agent.core.graph import Graph, base_name
 from cuda_agent.workers.inside.graph.fxgraph import GraphBuilder, refused
-from cuda_agent.workers.inside.graph.operators import KEEP
+from cuda_agent.workers.inside.graph.operators import kept
 from cuda_agent.workers.inside.task.taskmodule import (
     TaskModule,
     forward_parameters,
@@ -63,8 +63,8 @@ def _export(model: Any, inputs: list[Any]) -> Any:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(model, tuple(inputs), strict=False)
-            table = torch.export.default_decompositions()
-            table = {op: rule for op, rule in table.items() if base_name(str(op)) not in KEEP}
+            table, whole = torch.export.default_decompositions(), kept()
+            table = {op: rule for op, rule in table.items() if base_name(str(op)) not in whole}
             return program.run_decompositions(table)
     except Exception as error:  # noqa: BLE001 - the boundary to task code and to the tracer, which raises all kinds
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -6,22 +6,21 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Graph, Node, Ref, TensorMeta, base_name
-from cuda_agent.workers.inside.graph.operators import PRODUCTS, words
+from cuda_agent.workers.inside.graph.operators import products
 
 _ATTENTION_OR_RECURRENT = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 _NORMALISED = frozenset({"layer_norm", "rms_norm"})
 _ALONG_A_DIMENSION = frozenset({"softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp"})
-_TO_FEWER = words(
-    """
-    sum mean prod var std var_mean std_mean logsumexp linalg_vector_norm avg_pool1d avg_pool2d avg_pool3d
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d cross_entropy_loss nll_loss nll_loss_nd
-    """
-)
+_TO_FEWER = frozenset((
+    "sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "logsumexp", "linalg_vector_norm", "avg_pool1d",
+    "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+    "cross_entropy_loss", "nll_loss", "nll_loss_nd",
+))  # fmt: skip
 
 
 def has_matmul_or_conv(graph: Graph) -> bool:
     """Whether an operator may use TF32 for float32 operands."""
-    return any(base_name(node.op) in PRODUCTS | _ATTENTION_OR_RECURRENT for node in graph.nodes)
+    return any(base_name(node.op) in products() | _ATTENTION_OR_RECURRENT for node in graph.nodes)
 
 
 def largest_reduction(graph: Graph) -> int:
@@ -41,7 +40,7 @@ def _length(node: Node, metas: dict[str, TensorMeta]) -> int:
     shapes = [metas[arg.ref].shape for arg in node.args if isinstance(arg, Ref) and arg.ref in metas]
     if not shapes:
         return _einsum_length(node, metas) if base == "einsum" else 1
-    if base in PRODUCTS:
+    if base in products():
         return _product_length(base, shapes)
     if base in _NORMALISED:
         return math.prod([n for n in _list(node.args[1]) if isinstance(n, int)])
