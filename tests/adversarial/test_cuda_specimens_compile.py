@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from specimen import Specimen, options, specimens
 
+from compiled_only import compile_only
 from cuda_agent.core.enums import Device
 from cuda_agent.core.stack import find_nvcc
-from cuda_agent.judge.build.extension import compile_only
 
 pytestmark = [pytest.mark.adversarial, pytest.mark.skipif(find_nvcc() is None, reason="no nvcc")]
 CUDA = [item for item in specimens() if item.device is Device.CUDA]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from compiled_only import compile_only
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError, StoreError
@@ -18,7 +19,7 @@ from cuda_agent.core.stack import find_nvcc
 from cuda_agent.judge.build import binding_headers, compiler, nvcc, toolchain
 from cuda_agent.judge.build import extension as build_module
 from cuda_agent.judge.build.binding_headers import BindingHeaders
-from cuda_agent.judge.build.extension import Built, build_extension, compile_only
+from cuda_agent.judge.build.extension import Built, build_extension
 from cuda_agent.judge.guard import check_built
 from cuda_agent.workspace.layout import fixed_files
 from published_workspace import axpby_candidate

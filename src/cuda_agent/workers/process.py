@@ -298,19 +298,11 @@ class Worker:
         return self._process.tail(LOG_TAIL)
 
     def _fault(self, error: ChannelError, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
-        if isinstance(error, RemoteFailure):
-            return Fault(_VERDICTS[error.kind], error.message, error.kind, self.tail(), remedy=error.remedy)
-        if isinstance(error, DeadlinePassed):
+        if not isinstance(error, RemoteFailure | DeadlinePassed | ProtocolViolation):
+            return self._death(op)
+        if not isinstance(error, RemoteFailure):
             self.kill()
-            reason = f"{op} gave no answer within {timeout_s:.0f} s"
-            return Fault(Verdict.TIMED_OUT, reason, FaultKind.DEADLINE, self.tail())
-        if isinstance(error, ProtocolViolation):
-            self.kill()
-            violation = Violation(rule="protocol", layer="channel", detail=str(error))
-            return Fault(
-                Verdict.VIOLATION, f"protocol violation: {error}", FaultKind.PROTOCOL, self.tail(), (violation,)
-            )
-        return self._death(op)
+        return fault_of(error, op, timeout_s, self.tail())
 
     def _death(self, op: str) -> Fault:
         deadline = time.monotonic() + _DEATH_TIMEOUT_S
@@ -325,6 +317,16 @@ class Worker:
         elif limit is not None:
             how = f"ended for exceeding the limit of {limit}"
         return Fault(verdict, f"{op}: {how}", FaultKind.DIED, self.tail(), how=how)
+
+
+def fault_of(error: RemoteFailure | DeadlinePassed | ProtocolViolation, op: str, timeout_s: float, tail: str) -> Fault:
+    """Returns the fault of a process that reported an error, gave no answer in time, or broke the protocol."""
+    if isinstance(error, RemoteFailure):
+        return Fault(_VERDICTS[error.kind], error.message, error.kind, tail, remedy=error.remedy)
+    if isinstance(error, DeadlinePassed):
+        return Fault(Verdict.TIMED_OUT, f"{op} gave no answer within {timeout_s:.0f} s", FaultKind.DEADLINE, tail)
+    violation = Violation(rule="protocol", layer="channel", detail=str(error))
+    return Fault(Verdict.VIOLATION, f"protocol violation: {error}", FaultKind.PROTOCOL, tail, (violation,))
 
 
 def how_it_ended(code: int | None) -> str:

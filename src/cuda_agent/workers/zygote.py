@@ -16,7 +16,6 @@ from pathlib import Path
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workers.channel import (
-    ChannelClosed,
     ChannelError,
     DeadlinePassed,
     JudgeChannel,
@@ -24,7 +23,7 @@ from cuda_agent.workers.channel import (
     RemoteFailure,
     name_of,
 )
-from cuda_agent.workers.process import Fault, Worker, WorkerFault, how_it_ended
+from cuda_agent.workers.process import Fault, Worker, WorkerFault, fault_of, how_it_ended
 from cuda_agent.workers.requests import A, FaultKind, WorkerRequest
 from cuda_agent.workers.requests.zygote import EndFork, ForkTask, WarmZygote
 
@@ -142,15 +141,9 @@ class Fork:
 
     def _fault(self, error: ChannelError, op: str, timeout_s: float) -> Fault:
         tail = self._zygote.tail()
-        if isinstance(error, RemoteFailure):
-            verdict = Verdict.OUT_OF_MEMORY if error.kind is FaultKind.OUT_OF_MEMORY else Verdict.RAISED
-            return Fault(verdict, error.message, error.kind, tail, remedy=error.remedy)
-        ended = self.end()
-        if isinstance(error, DeadlinePassed):
-            return Fault(Verdict.TIMED_OUT, f"{op} gave no answer within {timeout_s:.0f} s", FaultKind.DEADLINE, tail)
-        if isinstance(error, ProtocolViolation):
-            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", FaultKind.PROTOCOL, tail)
-        assert isinstance(error, ChannelClosed)
+        ended = None if isinstance(error, RemoteFailure) else self.end()
+        if isinstance(error, RemoteFailure | DeadlinePassed | ProtocolViolation):
+            return fault_of(error, op, timeout_s, tail)
         if isinstance(ended, Fault):
             return replace(ended, reason=f"{op}: {ended.how or ended.reason}")
         return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", FaultKind.DIED, tail)

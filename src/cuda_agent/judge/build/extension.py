@@ -20,8 +20,8 @@ from cuda_agent.core.records import BuildReport, Candidate
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge.build.binding_headers import BindingHeaders, binding_headers
 from cuda_agent.judge.build.compiler import Compiler, ObjectCache, Outcome, deadline_after, shorten
-from cuda_agent.judge.build.link import LIBRARY_NAME, link
-from cuda_agent.judge.build.toolchain import Toolchain, find_toolchain
+from cuda_agent.judge.build.link import link
+from cuda_agent.judge.build.toolchain import find_toolchain
 from cuda_agent.workspace.layout import check_candidate, fixed_files
 from cuda_agent.workspace.sandbox import resolve_level
 
@@ -199,16 +199,6 @@ def _with_nvcc(compiler: Compiler, visible: Mapping[str, str], source: str, star
     return outcome
 
 
-def compile_only(
-    candidate: Candidate, *, device: Device, options: JudgeOptions, arch: str | None = None, cache: Path | None = None
-) -> dict[str, Outcome]:
-    """Compiles without linking, to check CUDA sources with nvcc but without a GPU. Returns path -> outcome."""
-    tools = find_toolchain(device, arch if device is Device.CUDA else None)
-    objects = ObjectCache(cache or cache_dir() / "build")
-    compiler = Compiler(tools, objects, resolve_level(options.sandbox), deadline_after(options.build_timeout_s))
-    return compile_sources(candidate, compiler, jobs=options.compiler_jobs)[0]
-
-
 def _refusal(candidate: Candidate, device: Device) -> str:
     """Returns why there is nothing to compile, or an empty text."""
     try:
@@ -245,8 +235,3 @@ def _visible(source: str, files: dict[str, str]) -> dict[str, str]:
 def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
     cached = sum(outcome.cached for outcome in outcomes.values())
     return {"cached_objects": cached, "compiled_objects": len(outcomes) - cached}
-
-
-__all__ = [
-    "LIBRARY_NAME", "Built", "HeaderAhead", "Toolchain", "build_extension", "compile_only", "default_arch",
-]  # fmt: skip

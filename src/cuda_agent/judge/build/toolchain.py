@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import platform
@@ -20,7 +19,7 @@ from pathlib import Path
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.hashing import digest_text
-from cuda_agent.core.stack import find_nvcc
+from cuda_agent.core.stack import find_nvcc, first_line, output_lines
 
 MODULE = "cuda_extension"
 _CXX_COMMON = (
@@ -142,14 +141,6 @@ def gencode(arch: str | None) -> list[str]:
     return [f"-gencode=arch=compute_{number},code=sm_{number}"]
 
 
-def _version_line(program: str) -> str:
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()
-
-
 def _cpu_flags() -> str:
     """Returns the processor's features, on which `-march=native` depends."""
     try:
@@ -210,11 +201,9 @@ def _cxx_runtime(cxx: str) -> Path | None:
     """Returns libstdc++.so.6, which is linked by name. A compiler that links its own statically makes a library with
     two runtimes, which crashes at the first formatted error message."""
     name = "libstdc++.so.6"
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        command = [cxx, f"-print-file-name={name}"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
-        if Path(said).is_absolute() and Path(said).exists():
-            return Path(said)
+    said = Path(first_line(cxx, f"-print-file-name={name}") or "")
+    if said.is_absolute() and said.exists():
+        return said
     folders = [Path(sys.prefix) / "lib", *_SYSTEM_LIBRARIES]
     return next((folder / name for folder in folders if (folder / name).exists()), None)
 
@@ -244,9 +233,9 @@ def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
     return Toolchain(
         device=device,
         cxx=cxx,
-        cxx_version=_version_line(cxx),
+        cxx_version="\n".join(output_lines(cxx, "--version")),
         nvcc=nvcc,
-        nvcc_version=_version_line(nvcc) if nvcc else None,
+        nvcc_version="\n".join(output_lines(nvcc, "--version")) if nvcc else None,
         arch=arch,
         torch_version=metadata.version("torch"),
         torch_dir=torch_dir,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cuda_agent.core.baselines import EAGER, Baseline
 from cuda_agent.core.config import JudgeOptions
@@ -70,25 +70,20 @@ def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE
     } | (on_cpu if device is Device.CPU else {})
 
 
-class StartWorker(Protocol):
-    """Starts a worker of the baselines, which may write in the `writable` folders."""
-
-    def __call__(self, *, writable: tuple[Path, ...]) -> Worker: ...
-
-
 class _Form(NamedTuple):
     matched: bool
     compiled: bool
 
 
 class Baselines:
-    """The baselines of one session. Compilers keep their outputs in `folder`."""
+    """The baselines of one session. Compilers keep their outputs in `folder`. `start(writable=folders)` starts a
+    worker."""
 
     def __init__(
         self,
         task: Task,
         options: JudgeOptions,
-        start: StartWorker,
+        start: Callable[..., Worker],
         folder: Path,
         *,
         sharing: Sharing | None = None,

@@ -54,9 +54,7 @@ class ClockLog:
     _last_s: float = 0.0
 
     def read(self) -> None:
-        reading = read_clocks(self.uuid)
-        if reading is not None:
-            self.readings.append(reading)
+        self._keep(read_clocks(self.uuid))
 
     def watch(self) -> None:
         """Takes a reading if the last one is old enough."""
@@ -64,7 +62,9 @@ class ClockLog:
         if self.uuid is None or now - self._last_s < WATCH_S:
             return
         self._last_s = now
-        reading = _through_nvml(self.uuid)
+        self._keep(_through_nvml(self.uuid))
+
+    def _keep(self, reading: ClockReading | None) -> None:
         if reading is not None:
             self.readings.append(reading)
 

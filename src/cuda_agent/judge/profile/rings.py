@@ -96,7 +96,6 @@ class Masters:
     def __init__(self, metas: Sequence[TensorMeta], slots: int, device: Device) -> None:
         """Raises DeviceError where memory is short."""
         self.places = allocate("masters", metas, device, slots)
-        self.specs: list[Spec] = []
         self._each = len(metas)
 
     def slot(self, index: int) -> Places:

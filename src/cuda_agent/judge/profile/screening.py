@@ -13,7 +13,6 @@ from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.affinity import divided, near_gpu
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
-from cuda_agent.workers.process import WorkerFault
 from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes
 
 #: sets of inputs on which settings take turns; each costs a draw.
@@ -78,16 +77,9 @@ def screen(
         return _report(times, configs)
     finally:
         if ring is not None:
-            _close(ring)
+            ring.close()
         reference.detach(masters.places)
         masters.places.arena.close()
-
-
-def _close(ring: Ring) -> None:
-    try:
-        ring.close()
-    except WorkerFault:
-        ring.worker.kill()
 
 
 def _report(times: ScreenTimes, configs: list[dict[str, int]]) -> ScreenReport:

@@ -28,7 +28,7 @@ from cuda_agent.workers.buffers import (
     trim,
 )
 from cuda_agent.workers.channel import name_of
-from cuda_agent.workers.process import Worker, WorkerFault
+from cuda_agent.workers.process import Fault, Worker, WorkerFault
 from cuda_agent.workers.requests import A, FaultKind, FreeMemory, Spec, TensorRefs, WorkerRequest
 from cuda_agent.workers.requests.reference import (
     CaptureGraph,
@@ -184,10 +184,8 @@ class Reference:
 
     def detach(self, places: Places) -> None:
         """Makes the worker unmap an arena that the judge is about to free."""
-        try:
+        with self._blaming("detach"):
             self._worker.detach(places.arena)
-        except WorkerFault as error:
-            raise _as_task_error(self._task.name, "detach", error) from None
 
     def release(self) -> None:
         """Frees device memory for other tasks: the masters, which are made again when needed, and what the worker holds
@@ -207,18 +205,22 @@ class Reference:
         return self._places[purpose]
 
     def _attach(self, places: Places) -> None:
-        try:
+        with self._blaming("attach"):
             self._worker.attach(places.arena)
-        except WorkerFault as error:
-            raise _as_task_error(self._task.name, "attach", error) from None
 
     def _ask(self, request: WorkerRequest[A], timeout_s: float | None = None) -> A:
         synchronize(self.device)
         self.held_bytes = None
-        try:
+        with self._blaming(name_of(request)):
             return self._worker.request(request, timeout_s=timeout_s or self._timeout_s)
+
+    @contextlib.contextmanager
+    def _blaming(self, op: str) -> Iterator[None]:
+        """Makes a fault of the worker the task's error."""
+        try:
+            yield
         except WorkerFault as error:
-            raise _as_task_error(self._task.name, name_of(request), error) from None
+            raise _as_task_error(self._task.name, op, error.fault) from None
 
 
 _arena_numbers = itertools.count(1)
@@ -265,8 +267,7 @@ def _judgeable(spec: TaskSpec, name: str) -> TaskSpec:
     )
 
 
-def _as_task_error(name: str, op: str, error: WorkerFault) -> CudaAgentError:
-    fault = error.fault
+def _as_task_error(name: str, op: str, fault: Fault) -> CudaAgentError:
     if fault.kind is FaultKind.TASK:
         return TaskError(fault.reason, fault.remedy, detail=fault.log_tail)
     if fault.kind is FaultKind.PROTOCOL:

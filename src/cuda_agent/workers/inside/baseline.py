@@ -17,47 +17,27 @@ from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import import_task
 from cuda_agent.workers.inside.timed import TimedPrograms
 from cuda_agent.workers.requests import Done, HeldMemory, Operations
-from cuda_agent.workers.requests.baseline import (
-    CopyWeights,
-    ImportCompiler,
-    PlanBaselines,
-    PlannedBaselines,
-    PrepareBaseline,
-    PreparedBaseline,
-    RetireBaseline,
-    SettleBaselines,
-)
+from cuda_agent.workers.requests import baseline as requests
 from cuda_agent.workers.requests.lifecycle import ImportTask
 from cuda_agent.workers.requests.timed import DropRing
 
 
 def create(context: Context) -> Operations:
     baseline = BaselinePrograms(context)
-    timed = TimedPrograms(context, baseline.program, with_null=True)
-
-    def plan(request: PlanBaselines) -> PlannedBaselines:
-        timed.with_null = not request.compiled
-        return baseline.plan(request)
-
-    def drop_ring(request: DropRing) -> Done:
-        timed.drop_ring(request)
-        baseline.give_back()
-        return Done()
-
     return {
-        **timed.operations(),
-        DropRing: drop_ring,
-        ImportCompiler: prepare_compiler,
+        **baseline.timed.operations(),
+        DropRing: baseline.drop_ring,
+        requests.ImportCompiler: prepare_compiler,
         ImportTask: import_task,
-        PlanBaselines: plan,
-        PrepareBaseline: baseline.prepare,
-        SettleBaselines: baseline.settle,
-        RetireBaseline: baseline.retire,
-        CopyWeights: baseline.copy_weights,
+        requests.PlanBaselines: baseline.plan,
+        requests.PrepareBaseline: baseline.prepare,
+        requests.SettleBaselines: baseline.settle,
+        requests.RetireBaseline: baseline.retire,
+        requests.CopyWeights: baseline.copy_weights,
     }
 
 
-def prepare_compiler(request: ImportCompiler) -> Done:
+def prepare_compiler(request: requests.ImportCompiler) -> Done:
     os.environ.update(request.environment)
     import_compiler(request.device)
     return Done()
@@ -68,41 +48,44 @@ class BaselinePrograms:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.timed = TimedPrograms(context, self.program, with_null=True)
         self._set: BaselineSet
         self._planned: dict[str, Planned] = {}
 
-    def plan(self, request: PlanBaselines) -> PlannedBaselines:
+    def plan(self, request: requests.PlanBaselines) -> requests.PlannedBaselines:
+        self.timed.with_null = not request.compiled
         self._set = BaselineSet(request.source, request.name, self._context.device, request.precision)
         found = self._set.planned(autotune=request.autotune)
         self._planned = {one.name: one for one in found if (one.form.compile is not None) is request.compiled}
-        return PlannedBaselines(matched={one.name: one.matched for one in self._planned.values()})
+        return requests.PlannedBaselines(matched={one.name: one.matched for one in self._planned.values()})
 
-    def prepare(self, request: PrepareBaseline) -> PreparedBaseline:
+    def prepare(self, request: requests.PrepareBaseline) -> requests.PreparedBaseline:
         name, planned = request.baseline, self._planned[request.baseline]
         outlasted = "" if request.bandwidth is None else self._set.outlasted(planned, request.bandwidth)
         if outlasted:
-            return PreparedBaseline(left_out=outlasted)
+            return requests.PreparedBaseline(left_out=outlasted)
         self._set.prepare(planned)
-        return PreparedBaseline(compiled=self._set.compilations.get(name))
+        return requests.PreparedBaseline(compiled=self._set.compilations.get(name))
 
-    def settle(self, _request: SettleBaselines) -> HeldMemory:
+    def settle(self, _request: requests.SettleBaselines) -> HeldMemory:
         self._set.drop_sample()
         stop_compiler_processes()
         gc.collect()
         # A compiler is a quarter of a million objects, over which the timing's own collection needn't walk.
         gc.freeze()
-        return HeldMemory(held_bytes=self.give_back())
+        return HeldMemory(held_bytes=free_cache(self._context.device))
 
-    def retire(self, request: RetireBaseline) -> HeldMemory:
+    def retire(self, request: requests.RetireBaseline) -> HeldMemory:
         self._set.retire(request.baseline)
         gc.collect()
-        return HeldMemory(held_bytes=self.give_back())
+        return HeldMemory(held_bytes=free_cache(self._context.device))
 
-    def give_back(self) -> int:
-        """Frees unused memory. Returns the bytes that are held: weights, and the pool of captured graphs."""
-        return free_cache(self._context.device)
+    def drop_ring(self, request: DropRing) -> Done:
+        self.timed.drop_ring(request)
+        free_cache(self._context.device)
+        return Done()
 
-    def copy_weights(self, request: CopyWeights) -> Done:
+    def copy_weights(self, request: requests.CopyWeights) -> Done:
         tensors = self._context.tensors(request.weights)
         self._set.load_weights(dict(zip(request.names, tensors, strict=True)))
         return Done()

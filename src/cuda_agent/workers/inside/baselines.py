@@ -157,9 +157,7 @@ class BaselineSet:
             output = run_forward(self._owner_task, self._owner, self._sample)
         self._output_dtypes = [t.dtype for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
         self.products = Products(found.matmul, found.convolution)
-        self._models: dict[str, Any] = {EAGER: self._owner}
-        self._programs: dict[str, Program] = {}
-        self._prepared: dict[str, Planned] = {}
+        self._prepared: dict[str, tuple[Planned, Program]] = {}
         #: form -> its compilation.
         self.compilations: dict[str, CompileReport] = {}
 
@@ -170,10 +168,9 @@ class BaselineSet:
         """Builds the baseline and calls it on inputs of the right shapes until it is compiled, captured and warm.
         Raises the compiler's or the task's errors. Idempotent."""
         name, compiled = wanted.name, wanted.form.compile is not None
-        if name in self._programs:
+        if name in self._prepared:
             return
-        model = self._models.get(name) or self._make_model(name)
-        program = self._program(wanted, model)
+        program = self._program(wanted, self._owner if name == EAGER else self._make_model(name))
         wanted.flags.apply()
         sample = self._inputs()
         with torch.no_grad(), _quiet():
@@ -184,7 +181,7 @@ class BaselineSet:
                 torch.cuda.synchronize()
             if compiled:
                 self.compilations[name] = count_compilations(begin)
-        self._models[name], self._programs[name], self._prepared[name] = model, program, wanted
+        self._prepared[name] = wanted, program
 
     def outlasted(self, wanted: Planned, bandwidth: float) -> str:
         """Returns why a captured graph that isn't prepared yet can't be the fastest baseline, or an empty text. A
@@ -193,7 +190,7 @@ class BaselineSet:
         replayed = wanted.form.replays
         same = [
             name
-            for name, other in self._prepared.items()
+            for name, (other, _) in self._prepared.items()
             if other.baseline.form == replayed and other.flags == wanted.flags
         ]
         if self.device is not Device.CUDA or not same:
@@ -218,8 +215,9 @@ class BaselineSet:
 
     def program(self, name: str) -> Program:
         """A prepared baseline, with its flags set for this process. Raises KeyError for one that isn't prepared."""
-        self._prepared[name].flags.apply()
-        return self._programs[name]
+        prepared, program = self._prepared[name]
+        prepared.flags.apply()
+        return program
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """Writes new weights into every form, in place. Raises TaskError for a name that the model doesn't have."""
@@ -232,11 +230,9 @@ class BaselineSet:
 
     def retire(self, name: str) -> None:
         """Drops a form. With the last captured one, the pool of their graphs goes too."""
-        self._models.pop(name, None)
-        self._programs.pop(name, None)
-        gone = self._prepared.pop(name, None)
+        gone, _ = self._prepared.pop(name, (None, None))
         captured = gone is not None and gone.form.captured and self.device is Device.CUDA
-        if captured and not any(other.form.captured for other in self._prepared.values()):
+        if captured and not any(other.form.captured for other, _ in self._prepared.values()):
             from torch._inductor.cudagraph_trees import reset_cudagraph_trees
 
             reset_cudagraph_trees()

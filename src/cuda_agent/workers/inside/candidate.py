@@ -28,16 +28,7 @@ from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, ten
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.timed import TimedPrograms
 from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs
-from cuda_agent.workers.requests.candidate import (
-    CallModel,
-    CallResult,
-    ChangedWeights,
-    CompareWeights,
-    ForgetBuffers,
-    LoadCandidate,
-    LoadedWeights,
-    LoadWeights,
-)
+from cuda_agent.workers.requests import candidate as requests
 
 EXTENSION = "cuda_extension"
 _LASTING = (FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE)
@@ -48,11 +39,11 @@ def create(context: Context) -> Operations:
     timed = TimedPrograms(context, candidate.program, set_config=candidate.set_config)
     return {
         **timed.operations(),
-        LoadCandidate: candidate.load,
-        LoadWeights: candidate.load_weights,
-        CompareWeights: candidate.compare_weights,
-        CallModel: candidate.call,
-        ForgetBuffers: candidate.forget,
+        requests.LoadCandidate: candidate.load,
+        requests.LoadWeights: candidate.load_weights,
+        requests.CompareWeights: candidate.compare_weights,
+        requests.CallModel: candidate.call,
+        requests.ForgetBuffers: candidate.forget,
         FreeMemory: candidate.free,
     }
 
@@ -68,7 +59,7 @@ class LoadedCandidate:
         self._earlier: list[Any] = []
         self._weights: dict[str, Any] = {}
 
-    def load(self, request: LoadCandidate) -> Done:
+    def load(self, request: requests.LoadCandidate) -> Done:
         self.model = self._module = None
         if request.library is not None:
             import_extension(Path(request.library), request.package)
@@ -95,7 +86,7 @@ class LoadedCandidate:
             raise Refusal(FaultKind.LOAD, "model_new.py has no dict `CONFIG`, so there is nothing to screen")
         known.update(config)
 
-    def load_weights(self, request: LoadWeights) -> LoadedWeights:
+    def load_weights(self, request: requests.LoadWeights) -> requests.LoadedWeights:
         tensors = self._context.tensors(request.weights)
         self._weights = dict(zip(request.names, tensors, strict=True))
         self._synchronize()
@@ -111,9 +102,9 @@ class LoadedCandidate:
         self._synchronize()
         elapsed = (time.perf_counter() - begin) * 1e3
         frozen = is_frozen(self.model, self._weights)
-        return LoadedWeights(derive_ms=elapsed, frozen=frozen, dispatch=operators.report())
+        return requests.LoadedWeights(derive_ms=elapsed, frozen=frozen, dispatch=operators.report())
 
-    def compare_weights(self, _request: CompareWeights) -> ChangedWeights:
+    def compare_weights(self, _request: requests.CompareWeights) -> requests.ChangedWeights:
         mine = self.model.state_dict()
         changed = []
         for name, value in self._weights.items():
@@ -121,9 +112,9 @@ class LoadedCandidate:
             comparable = isinstance(own, torch.Tensor) and own.shape == value.shape and own.dtype == value.dtype
             if comparable and not bool(torch.equal(own, value) or ((own == value) | (own != own)).all()):
                 changed.append(name)
-        return ChangedWeights(changed=changed)
+        return requests.ChangedWeights(changed=changed)
 
-    def call(self, request: CallModel) -> CallResult:
+    def call(self, request: requests.CallModel) -> requests.CallResult:
         inputs = self._slot(request.inputs)
         arguments = unflatten(request.spec, inputs)
 
@@ -145,7 +136,7 @@ class LoadedCandidate:
             for place, tensor in zip(places, outputs, strict=True):
                 place.copy_(tensor)
         self._earlier = outputs
-        return CallResult(
+        return requests.CallResult(
             spec=spec,
             unseen_outputs=operators.unseen(outputs),
             dispatch=operators.report(),
@@ -153,7 +144,7 @@ class LoadedCandidate:
             kernels_error=seen.error,
         )
 
-    def forget(self, _request: ForgetBuffers) -> Done:
+    def forget(self, _request: requests.ForgetBuffers) -> Done:
         self._inputs.clear()
         self._earlier.clear()
         self._weights.clear()

@@ -32,31 +32,20 @@ from cuda_agent.workers.inside.task.taskmodule import (
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, variant
 from cuda_agent.workers.inside.task.weights import redraw
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
+from cuda_agent.workers.requests import reference as requests
 from cuda_agent.workers.requests.lifecycle import ImportTask
-from cuda_agent.workers.requests.reference import (
-    CapturedGraph,
-    CaptureGraph,
-    DrawInputs,
-    DrawnInputs,
-    DrawWeights,
-    Expected,
-    ExpectedOutputs,
-    ImportCapture,
-    LoadTask,
-    TaskSpec,
-)
 
 
 def create(context: Context) -> Operations:
     reference = LoadedReference(context)
     return {
-        LoadTask: reference.load,
-        DrawInputs: reference.draw_inputs,
-        DrawWeights: reference.draw_weights,
-        ExpectedOutputs: reference.expected,
-        ImportCapture: reference.import_capture,
+        requests.LoadTask: reference.load,
+        requests.DrawInputs: reference.draw_inputs,
+        requests.DrawWeights: reference.draw_weights,
+        requests.ExpectedOutputs: reference.expected,
+        requests.ImportCapture: reference.import_capture,
         ImportTask: import_task,
-        CaptureGraph: reference.capture,
+        requests.CaptureGraph: reference.capture,
         FreeMemory: reference.free,
     }
 
@@ -76,7 +65,7 @@ class LoadedReference:
     def _device(self) -> str:
         return self._context.device.value
 
-    def load(self, request: LoadTask) -> TaskSpec:
+    def load(self, request: requests.LoadTask) -> requests.TaskSpec:
         seed = request.seed
         self._task = load_task_module(request.source, request.name)
         init = make_init_inputs(self._task, seed)
@@ -99,7 +88,7 @@ class LoadedReference:
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
-        return TaskSpec(
+        return requests.TaskSpec(
             init=init_spec,
             inputs_spec=spec,
             inputs=tuple(map(tensor_meta, tensors)),
@@ -114,14 +103,14 @@ class LoadedReference:
             peak_bytes=max(0, sum(held) - sum(t.numel() * t.element_size() for t in before)),
         )
 
-    def draw_inputs(self, request: DrawInputs) -> DrawnInputs:
+    def draw_inputs(self, request: requests.DrawInputs) -> requests.DrawnInputs:
         specs = []
         for seed, into in zip(request.seeds, request.into, strict=True):
             spec, tensors = flatten(make_inputs(self._task, self._device, seed))
             if request.variant is not None:
                 changed = variant(request.variant, tensors, self._kept(seed), seed)
                 if changed.tensors is None:
-                    return DrawnInputs(dropped="; ".join(changed.reasons)[:500])
+                    return requests.DrawnInputs(dropped="; ".join(changed.reasons)[:500])
                 tensors = changed.tensors
             if [_shape_and_type(t) for t in tensors] != self._metas:
                 raise TaskError(
@@ -129,15 +118,15 @@ class LoadedReference:
                 )
             self._fill(into, tensors)
             specs.append(spec)
-        return DrawnInputs(specs=tuple(specs))
+        return requests.DrawnInputs(specs=tuple(specs))
 
-    def draw_weights(self, request: DrawWeights) -> Done:
+    def draw_weights(self, request: requests.DrawWeights) -> Done:
         if request.seed is not None:
             redraw(self._model, request.seed)
         self._fill(request.into, list(self._state().values()))
         return Done()
 
-    def expected(self, request: ExpectedOutputs) -> Expected:
+    def expected(self, request: requests.ExpectedOutputs) -> requests.Expected:
         """Computes the answers. Their device memory is kept for the next ones, until `free`."""
         tensors, spec = self._context.tensors(request.inputs), request.spec
         seed_everything(request.rng)
@@ -161,21 +150,21 @@ class LoadedReference:
                 self._is_wide = True
             oracle = self._oracle_answer(spec, tensors, request.oracle)
         gc.collect()
-        return Expected(spec=output_spec, oracle=oracle)
+        return requests.Expected(spec=output_spec, oracle=oracle)
 
-    def import_capture(self, _request: ImportCapture) -> Done:
+    def import_capture(self, _request: requests.ImportCapture) -> Done:
         warm_up()
         gc.collect()
         gc.freeze()
         return Done()
 
-    def capture(self, request: CaptureGraph) -> CapturedGraph:
+    def capture(self, request: requests.CaptureGraph) -> requests.CapturedGraph:
         inputs = make_inputs(self._task, self._device, request.seed)
         graph = capture(self._model, inputs, self._task)
         # The imported parts of the compiler stay, and every later collection would walk over them.
         gc.collect()
         gc.freeze()
-        return CapturedGraph(graph=graph.model_dump_json())
+        return requests.CapturedGraph(graph=graph.model_dump_json())
 
     def free(self, _request: FreeMemory) -> HeldMemory:
         """Frees device memory. Reference, verification and timing hold it in turn."""

@@ -6,13 +6,12 @@ times of this process are a sensor, not evidence: the judge compares them with i
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,11 +151,9 @@ class Runner:
         Python collects no garbage until `release`, since it would do so while the answer is sent. Raises OutputError
         and the program's own exceptions.
         """
-        self.release()
         times: list[float] = []
         waited_us = 0.0
-        self._collects = gc.isenabled()
-        gc.disable()
+        self._stop_collecting()
         with torch.no_grad():
             for slot in slots:
                 self._chill(flush_bytes)
@@ -181,6 +178,13 @@ class Runner:
                     place.copy_(mine)
             self.synchronize()
 
+    def _stop_collecting(self) -> None:
+        """Prevents garbage collection until `release`. It would be noise inside a timed call, for every program
+        alike."""
+        self.release()
+        self._collects = gc.isenabled()
+        gc.disable()
+
     def release(self) -> None:
         """Frees the last burst's outputs. The judge asks for it outside its clock."""
         self._kept.clear()
@@ -192,7 +196,8 @@ class Runner:
         """Returns µs per call of `calls` calls back to back without synchronisation: the cost of one more call in a
         full queue."""
         turns = itertools.cycle(slots)
-        with torch.no_grad(), _no_garbage_collection():
+        self._stop_collecting()
+        with torch.no_grad():
             for _ in range(min(calls, 3)):
                 program(*next(turns))
             self.synchronize()
@@ -202,6 +207,7 @@ class Runner:
                     program(*next(turns))
 
             _, elapsed, _ = self._between_events(burst)
+        self.release()
         return elapsed / calls
 
     def busy(self, program: Program, slots: Sequence[Slot], calls: int = 5) -> float | None:
@@ -272,18 +278,6 @@ class Runner:
         passed_us = (time.perf_counter_ns() - start) / 1e3
         elapsed_us = float(begin.elapsed_time(end)) * 1e3
         return value, elapsed_us, max(0.0, passed_us - elapsed_us)
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Prevents garbage collection, which would be noise inside a timed call, for every program alike."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _persisting_l2_reset() -> Callable[[], Any] | None:

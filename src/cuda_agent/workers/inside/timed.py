@@ -6,44 +6,18 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from cuda_agent.core.enums import Device
 from cuda_agent.workers.inside.dispatch import recorded
+from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Outputs, Program, Runner, Slot, laid_out, lies_otherwise, null_program
 from cuda_agent.workers.inside.screen import screen
 from cuda_agent.workers.inside.task.pytree import unflatten
-from cuda_agent.workers.requests import Done, Operations, TensorRefs
+from cuda_agent.workers.requests import Done, Operations
+from cuda_agent.workers.requests import timed as requests
 from cuda_agent.workers.requests.candidate import DispatchRecord
-from cuda_agent.workers.requests.timed import (
-    BurstTimes,
-    DeliverOutputs,
-    DropRing,
-    ExtraFigures,
-    GetReady,
-    MakeRing,
-    MeasureExtras,
-    QueueTime,
-    RecordBurst,
-    ReleaseOutputs,
-    RunBurst,
-    ScreenConfigs,
-    ScreenTimes,
-    TimeQueue,
-    Warmed,
-    WarmUp,
-)
 
 NULL = "null"
-
-
-class TensorSource(Protocol):
-    """The needed part of a worker's context."""
-
-    device: Device
-    spin_s: float
-
-    def tensors(self, refs: TensorRefs) -> list[Any]: ...
 
 
 class TimedPrograms:
@@ -51,7 +25,7 @@ class TimedPrograms:
 
     def __init__(
         self,
-        context: TensorSource,
+        context: Context,
         lookup: Callable[[str], Program],
         *,
         set_config: Callable[[Mapping[str, int]], None] | None = None,
@@ -73,18 +47,18 @@ class TimedPrograms:
     def operations(self) -> Operations:
         """Returns the operations for the role's `create`."""
         always: Operations = {
-            MakeRing: self.make_ring,
-            DropRing: self.drop_ring,
-            WarmUp: self.warm_up,
-            GetReady: self.get_ready,
-            RunBurst: self.run_burst,
-            DeliverOutputs: self.deliver,
-            RecordBurst: self.record_burst,
-            ReleaseOutputs: self.release,
-            TimeQueue: self.time_queue,
-            MeasureExtras: self.measure_extras,
+            requests.MakeRing: self.make_ring,
+            requests.DropRing: self.drop_ring,
+            requests.WarmUp: self.warm_up,
+            requests.GetReady: self.get_ready,
+            requests.RunBurst: self.run_burst,
+            requests.DeliverOutputs: self.deliver,
+            requests.RecordBurst: self.record_burst,
+            requests.ReleaseOutputs: self.release,
+            requests.TimeQueue: self.time_queue,
+            requests.MeasureExtras: self.measure_extras,
         }
-        return {**always, ScreenConfigs: self.screen} if self._set_config is not None else always
+        return {**always, requests.ScreenConfigs: self.screen} if self._set_config is not None else always
 
     @property
     def runner(self) -> Runner:
@@ -92,7 +66,7 @@ class TimedPrograms:
             self._runner = Runner(self._context.device.value)
         return self._runner
 
-    def make_ring(self, request: MakeRing) -> Done:
+    def make_ring(self, request: requests.MakeRing) -> Done:
         self.drop_ring()
         self._cores = self._cores or os.sched_getaffinity(0)
         inputs = self._context.tensors(request.inputs)
@@ -109,14 +83,14 @@ class TimedPrograms:
         gc.freeze()
         return Done()
 
-    def drop_ring(self, _request: DropRing | None = None) -> Done:
+    def drop_ring(self, _request: requests.DropRing | None = None) -> Done:
         self.runner.release()
         self._stay_on(None)
         self._tensors, self._slots, self._outputs, self._null = [], [], [], None
         self._otherwise.clear()
         return Done()
 
-    def warm_up(self, request: WarmUp) -> Warmed:
+    def warm_up(self, request: requests.WarmUp) -> requests.Warmed:
         name = request.program
         program = self._program(name)
         value = self.runner.warmup(program, self._slots, calls=request.calls, seconds=request.seconds)
@@ -124,48 +98,48 @@ class TimedPrograms:
         if otherwise:
             self._otherwise.add(name)
             self.runner.warmup(self._program(name), self._slots, calls=1)
-        return Warmed(otherwise=otherwise)
+        return requests.Warmed(otherwise=otherwise)
 
-    def get_ready(self, request: GetReady) -> Done:
+    def get_ready(self, request: requests.GetReady) -> Done:
         self._stay_on(request.core)
         self._context.spin_s = request.spin_s
         self.runner.rouse(flush_bytes=request.flush_bytes)
         return Done()
 
-    def run_burst(self, request: RunBurst) -> BurstTimes:
+    def run_burst(self, request: requests.RunBurst) -> requests.BurstTimes:
         program, slots = self._program(request.program), self._slots
         if request.specs is not None:
             pairs = zip(request.specs, self._tensors, strict=False)
             slots = [unflatten(spec, tensors) for spec, tensors in pairs]
         times = self.runner.run(program, slots, flush_bytes=request.flush_bytes, inputs_at=self._inputs_at)
-        return BurstTimes(event_us=times.event_us, waited_us=times.waited_us)
+        return requests.BurstTimes(event_us=times.event_us, waited_us=times.waited_us)
 
-    def deliver(self, _request: DeliverOutputs) -> Done:
+    def deliver(self, _request: requests.DeliverOutputs) -> Done:
         self.runner.deliver(self._outputs)
         return Done()
 
-    def record_burst(self, request: RecordBurst) -> DispatchRecord:
+    def record_burst(self, request: requests.RecordBurst) -> DispatchRecord:
         program = self._program(request.program)
         with recorded() as operators:
             self.runner.run(program, self._slots[: request.calls])
         self.runner.release()
         return operators.report()
 
-    def release(self, _request: ReleaseOutputs) -> Done:
+    def release(self, _request: requests.ReleaseOutputs) -> Done:
         self._context.spin_s = 0.0
         self.runner.release()
         return Done()
 
-    def time_queue(self, request: TimeQueue) -> QueueTime:
-        return QueueTime(us=self.runner.queue(self._program(request.program), self._slots, request.calls))
+    def time_queue(self, request: requests.TimeQueue) -> requests.QueueTime:
+        return requests.QueueTime(us=self.runner.queue(self._program(request.program), self._slots, request.calls))
 
-    def measure_extras(self, request: MeasureExtras) -> ExtraFigures:
+    def measure_extras(self, request: requests.MeasureExtras) -> requests.ExtraFigures:
         program = self._program(request.program)
         peak = self.runner.peak_memory(program, self._slots[0])
         busy = self.runner.busy(program, self._slots) if request.busy else None
-        return ExtraFigures(busy_us=busy, peak_memory_bytes=peak)
+        return requests.ExtraFigures(busy_us=busy, peak_memory_bytes=peak)
 
-    def screen(self, request: ScreenConfigs) -> ScreenTimes:
+    def screen(self, request: requests.ScreenConfigs) -> requests.ScreenTimes:
         assert self._set_config is not None
         program = self._program(request.program)
         self._stay_on(request.core)

@@ -8,7 +8,7 @@ from capture_modules import CASES, source
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import Graph, ValueKind
 from cuda_agent.workers.inside.graph.capture import capture
-from cuda_agent.workers.inside.task.oracle import has_matmul_or_conv, largest_reduction
+from cuda_agent.workers.inside.graph.errorfloor import has_matmul_or_conv, largest_reduction
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta
 from cuda_agent.workers.inside.task.taskmodule import (
     load_task_module,

@@ -18,17 +18,6 @@ from torch.utils._pytree import tree_map
 
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import TaskError
-from cuda_agent.workers.inside.graph.errorfloor import has_matmul_or_conv, largest_reduction
-
-__all__ = [
-    "Oracle",
-    "eager_at_precision",
-    "has_matmul_or_conv",
-    "largest_reduction",
-    "precision_context",
-    "precision_flags",
-    "run_float64",
-]
 
 _NARROW = {
     torch.float64: (torch.float16, torch.bfloat16, torch.float32),
@@ -45,10 +34,6 @@ class Oracle:
     value: Any
     precision: str
     reason: str = ""
-
-    @property
-    def complete(self) -> bool:
-        return self.precision == "float64"
 
 
 def run_float64(model: Any, inputs: list[Any]) -> Oracle:

@@ -62,15 +62,8 @@ class InitInputs:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a model was made, so that it can be made again with other random weights."""
-
-    module: TaskModule
-    init: InitInputs
-
-
-_recipes: weakref.WeakKeyDictionary[Any, Recipe] = weakref.WeakKeyDictionary()
+#: model -> the task and the arguments with which `make_model` made it.
+MADE: weakref.WeakKeyDictionary[Any, tuple[TaskModule, InitInputs]] = weakref.WeakKeyDictionary()
 
 
 def load_task_module(source: str, name: str) -> TaskModule:
@@ -242,13 +235,8 @@ def make_model(
             model = made("cpu")
     else:
         model = made("cpu")
-    _recipes[model] = Recipe(task, init_inputs)
+    MADE[model] = task, init_inputs
     return model
-
-
-def recipe_of(model: Any) -> Recipe | None:
-    """Returns how `make_model` made this model; None for a model from elsewhere."""
-    return _recipes.get(model)
 
 
 def make_inputs(task: TaskModule, device: str, seed: int) -> list[Any]:

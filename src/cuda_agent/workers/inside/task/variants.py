@@ -46,7 +46,6 @@ _SAID = {
 class Variant:
     """A changed set of inputs. `tensors` is None where nothing could change. `reasons` say what stayed and why."""
 
-    kind: str
     tensors: list[Any] | None
     reasons: tuple[str, ...] = ()
 
@@ -148,8 +147,8 @@ def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int)
             result.append(new)
             changed = True
     if not changed:
-        return Variant(kind, None, tuple(reasons) or (f"{kind}: nothing to change",))
-    return Variant(kind, result, tuple(reasons))
+        return Variant(None, tuple(reasons) or (f"{kind}: nothing to change",))
+    return Variant(result, tuple(reasons))
 
 
 def _times_blocks(tensor: Any, factors: Any) -> Any:

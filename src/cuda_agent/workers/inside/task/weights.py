@@ -10,7 +10,7 @@ import torch
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.workers.inside.task.pytree import tensor_meta
-from cuda_agent.workers.inside.task.taskmodule import make_model, recipe_of
+from cuda_agent.workers.inside.task.taskmodule import MADE, make_model
 
 
 def redraw(model: Any, seed: int) -> None:
@@ -21,11 +21,10 @@ def redraw(model: Any, seed: int) -> None:
     stay tied, since each tensor is written once, in place. They are drawn on the model's device where its constructor
     allows it, so the values depend on the device.
     """
-    recipe = recipe_of(model)
-    if recipe is None:
+    if model not in MADE:
         raise TaskError("weights can be redrawn only for a model that make_model made")
     device = next((str(t.device) for t in model.state_dict().values() if isinstance(t, torch.Tensor)), "cpu")
-    twin = make_model(recipe.module, recipe.init, device, seed, own_seeds=False, on_device=True)
+    twin = make_model(*MADE[model], device, seed, own_seeds=False, on_device=True)
     generator = torch.Generator(device).manual_seed(seed ^ 0x5EED)
     targets = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
