@@ -95,15 +95,7 @@ def verified_in(
 
 
 def _verification(session: JudgeSession, process: CandidateProcess, trials: int) -> Verification:
-    return Verification(
-        task=session.task,
-        reference=session.reference,
-        candidate=process,
-        secrets=session.secrets,
-        floor=session.floor(),
-        trials=trials,
-        progress=session.progress,
-    )
+    return Verification(session, process, session.floor(), trials)
 
 
 def _said(report: VerifyReport) -> tuple[str, str, VerifyReport]:

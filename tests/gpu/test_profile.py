@@ -15,6 +15,7 @@ from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.profile.clocks import read_clocks
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
+from cuda_agent.judge.sharing import Sharing
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
@@ -140,13 +141,15 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.task = Task(name="toy", source=SOURCE)
         self.options = JudgeOptions(device=Device.CUDA, timing_budget_s=10.0, seed=1)
-        self.secrets = Secrets(1)
+        self.secrets, self.sharing = Secrets(1), Sharing()
         self.workers = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
         self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=120)
         folder = compile_cache(self.task)
         self.baselines = Baselines(self.task, self.options, partial(self.workers.start, BASELINE), folder)
         self.baselines.begin()
         self.reference.load(3)
+
+    def progress(self, phase: str, text: str) -> None: ...
 
     def time(self, source: str) -> Profiled:
         process = CandidateProcess(self.workers.candidate(), self.reference, timeout_s=120)
@@ -156,16 +159,7 @@ class Bench:
             process.release()
             self.reference.release()
             return profile_candidate(
-                self.task,
-                self.options,
-                self.reference,
-                self.baselines,
-                process,
-                VerifyReport(passed=True, trials=(trial,)),
-                self.secrets,
-                floor=5e-4,
-                progress=lambda phase, text: None,
-                torch_computes=True,
+                self, process, VerifyReport(passed=True, trials=(trial,)), floor=5e-4, torch_computes=True
             )
         finally:
             process.close()

@@ -86,15 +86,7 @@ def found(session: JudgeSession, function: str) -> tuple[dict[str, int], set[str
     built = session.built(Candidate(files=files))
     assert built.library is not None, built.report.log
     with session.process(Candidate(files=files), built.library) as process:
-        report = Verification(
-            task=session.task,
-            reference=session.reference,
-            candidate=process,
-            secrets=session.secrets,
-            floor=session.floor(),
-            trials=2,
-            progress=session.progress,
-        ).run()
+        report = Verification(session, process, session.floor(), trials=2).run()
         assert report.passed, report
         return process.operators.counts, {violation.rule for violation in process.operators.violations()}
 

@@ -16,6 +16,7 @@ from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.profile.rounds import OTHERWISE
+from cuda_agent.judge.sharing import Sharing
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
@@ -113,7 +114,7 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.task = Task(name="toy", source=SOURCE)
         self.options = JudgeOptions(device=Device.CPU, timing_budget_s=1.2, seed=1, call_timeout_s=60)
-        self.secrets = Secrets(1)
+        self.secrets, self.sharing = Secrets(1), Sharing()
         self.workers = WorkerSupply(WorkerSettings(Device.CPU, available_level(), 8192), directory)
         self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=60)
         folder = compile_cache(self.task)
@@ -121,24 +122,15 @@ class Bench:
         self.baselines.begin()
         self.reference.load(3)
 
+    def progress(self, phase: str, text: str) -> None: ...
+
     def time(self, source: str, *, frozen: bool = False) -> Profiled:
         process = CandidateProcess(self.workers.candidate(), self.reference, timeout_s=60)
         try:
             process.load(Candidate(files={"model_new.py": source}), None)
             process.release()
             self.reference.release()
-            return profile_candidate(
-                self.task,
-                self.options,
-                self.reference,
-                self.baselines,
-                process,
-                verified(frozen),
-                self.secrets,
-                floor=2e-6,
-                progress=lambda phase, text: None,
-                torch_computes=True,
-            )
+            return profile_candidate(self, process, verified(frozen), floor=2e-6, torch_computes=True)
         finally:
             process.close()
 

@@ -48,10 +48,7 @@ with JudgeSession(Task(name="toy", source=SOURCE), options, importable=(package,
     with session.process(CANDIDATE, None) as process:
         process.release()
         reference.release()
-        report = profile_candidate(
-            session.task, options, reference, session.baselines, process, VERIFIED, session.secrets,
-            floor=2e-6, progress=session.progress, torch_computes=True,
-        ).report
+        report = profile_candidate(session, process, VERIFIED, floor=2e-6, torch_computes=True).report
 assert report is not None and report.failed_baselines == {}, report
 assert set(report.baselines) == {"eager", "compile", "traced_tf32"}, set(report.baselines)
 assert report.compiled["traced_tf32"].graphs == 1 and report.ratios["traced_tf32"].value > 0

@@ -159,7 +159,7 @@ class Case:
         clock: DeviceUse,
     ) -> None:
         floor = session.floor()
-        verification = self._verification(session, process, floor)
+        verification = Verification(session, process, floor)
         with self._enter(Phase.VERIFY, session.progress):
             verified = self._verify_in(verification)
             if not with_profile:
@@ -185,19 +185,6 @@ class Case:
             self._log_tail = process.worker.tail()
             self._look_at_limits(session)
             self._verdict = Verdict.PASSED
-
-    def _verification(self, session: Resources, process: CandidateProcess, floor: float) -> Verification:
-        return Verification(
-            task=session.task,
-            reference=session.reference,
-            candidate=process,
-            secrets=session.secrets,
-            floor=floor,
-            trials=session.options.trials,
-            progress=session.progress,
-            wide=session.options.variants == "wide",
-            regressions=session.options.regressions,
-        )
 
     def _verify_in(self, verification: Verification) -> VerifyReport:
         process = verification.candidate
@@ -236,18 +223,7 @@ class Case:
         verification.reference.release()
 
     def _profile_in(self, session: Resources, process: CandidateProcess, floor: float, verified: VerifyReport) -> None:
-        found = profile_candidate(
-            session.task,
-            self._options,
-            session.reference,
-            session.baselines,
-            process,
-            verified,
-            session.secrets,
-            floor=floor,
-            progress=session.progress,
-            kept=session.sharing.timed_cores,
-        )
+        found = profile_candidate(session, process, verified, floor=floor, options=self._options)
         if found.fault is not None:
             raise WorkerFault(found.fault)
         self._suspect(found.violations)

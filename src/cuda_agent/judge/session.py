@@ -58,10 +58,9 @@ class JudgeSession(Resources):
             return failed(f"the build failed: {built.report.log[-500:]}")
         try:
             process = self.screening(candidate, built.library)
-            prepare(process, self.reference, self.secrets)
+            prepare(self, process)
             with clock():
-                kept = self.sharing.timed_cores
-                report = screen(process, self.reference, self.baselines, self.options, self.secrets, configs, kept)
+                report = screen(self, process, configs)
                 if process.usable:
                     process.rest()
             return report

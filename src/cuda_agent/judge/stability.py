@@ -113,18 +113,8 @@ def _evaluate(session: JudgeSession, kernel: KnownKernel) -> Sample:
     with session.process(Candidate(files={"model_new.py": model}), None) as process:
         process.release()
         session.reference.release()
-        found = profile_candidate(
-            session.task,
-            session.options,
-            session.reference,
-            session.baselines,
-            process,
-            VerifyReport(passed=True, trials=(trial,)),
-            session.secrets,
-            floor=_ERROR,
-            progress=session.progress,
-            torch_computes=True,
-        )
+        verified = VerifyReport(passed=True, trials=(trial,))
+        found = profile_candidate(session, process, verified, floor=_ERROR, torch_computes=True)
     return _sample(kernel, found, time.monotonic() - begin)
 
 

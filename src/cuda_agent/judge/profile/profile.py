@@ -13,12 +13,11 @@ from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.profile import timing
 from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.profile.foreign_load import wait_for_quiet
-from cuda_agent.judge.profile.rounds import CandidateFault, Rounds
+from cuda_agent.judge.profile.rounds import CandidateFault, Rounds, TimedTask
 from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.profile.timedcheck import Bounds, bounds_from
 from cuda_agent.judge.verify.candidate import CandidateProcess
-from cuda_agent.judge.verify.reference import Reference
-from cuda_agent.judge.verify.trials import PLAIN, Progress, Secrets
+from cuda_agent.judge.verify.trials import PLAIN
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import Fault
 from cuda_agent.workers.requests import FaultKind
@@ -38,39 +37,33 @@ class Profiled:
 
 
 def profile_candidate(
-    task: Task,
-    options: JudgeOptions,
-    reference: Reference,
-    baselines: Baselines,
+    session: TimedTask,
     candidate: CandidateProcess,
     verified: VerifyReport,
-    secrets: Secrets,
     *,
     floor: float,
-    progress: Progress,
-    kept: frozenset[int] = frozenset(),
+    options: JudgeOptions | None = None,
     torch_computes: bool = False,
 ) -> Profiled:
     """Times a verified, loaded candidate. `verified` and `floor` (the smallest relative error that counts) say how near
-    its timed outputs must stay to eager's. `kept` are cores that other processes don't use. With `torch_computes` the
-    program may be torch's own, as in an A/A test.
+    its timed outputs must stay to eager's. `options` replace the session's. With `torch_computes` the program may be
+    torch's own, as in an A/A test.
 
     Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
     failure is in the result.
     """
-    progress("profile", "waiting for the baselines")
+    options, baselines = options or session.options, session.baselines
+    session.progress("profile", "waiting for the baselines")
     baselines.wait()
     uuid = gpu_uuid(options.device)
 
     def waiting(holder: str) -> None:
-        progress("profile", f"waiting for {holder} to finish its timing")
+        session.progress("profile", f"waiting for {holder} to finish its timing")
 
     with gpu_lock(uuid or "cpu", waiting=waiting):
         # On a CPU this comes first, since it takes longer than warm caches stay warm.
         load = wait_for_quiet(options.device, uuid) if options.device is Device.CPU else None
-        bounds = _bounds(task, verified, floor)
-        frozen = verified.frozen
-        rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, frozen, kept)
+        rounds = Rounds(session, options, candidate, _bounds(session.task, verified, floor), verified.frozen)
         rounds.clocks.uuid = uuid
         rounds.clocks.read()
         far: dict[str, float] = {}

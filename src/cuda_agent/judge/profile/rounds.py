@@ -15,13 +15,13 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
-from cuda_agent.core.records import Task, Violation
+from cuda_agent.core.records import Violation
 from cuda_agent.judge.profile.baselines import NULL, Baselines
 from cuda_agent.judge.profile.clocks import ClockLog
 from cuda_agent.judge.profile.foreign_load import LoadMonitor
@@ -38,9 +38,9 @@ from cuda_agent.judge.profile.rings import (
 from cuda_agent.judge.profile.schedule import CANDIDATE, PLANNED_SHARE, Schedule, affordable
 from cuda_agent.judge.profile.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.profile.timing import Burst, Round
+from cuda_agent.judge.sharing import Sharing
 from cuda_agent.judge.verify.candidate import CandidateProcess
-from cuda_agent.judge.verify.reference import Reference
-from cuda_agent.judge.verify.trials import Progress, Secrets
+from cuda_agent.judge.verify.trials import JudgedTask
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
@@ -83,28 +83,30 @@ class CandidateFault(Exception):
         super().__init__(fault.reason)
 
 
+class TimedTask(JudgedTask, Protocol):
+    """The part of a session with which a candidate is timed."""
+
+    baselines: Baselines
+    sharing: Sharing
+
+
 @dataclass
 class Rounds:
     """The rounds of one candidate: rings, warm-up on decoys, bursts, checks of their outputs."""
 
-    task: Task
+    session: TimedTask
     options: JudgeOptions
-    reference: Reference
-    baselines: Baselines
     candidate: CandidateProcess
-    secrets: Secrets
     bounds: Bounds
-    progress: Progress
     #: the candidate derives its weights when it loads them, so a baseline may too.
     frozen: bool = False
-    #: cores that other processes of ours don't use.
-    kept: frozenset[int] = frozenset()
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
     spent: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
         self._started = self._begin = time.monotonic()
-        self._rng = random.Random(self.secrets.seed())
+        self.reference, self.baselines = self.session.reference, self.session.baselines
+        self._rng = random.Random(self.session.secrets.seed())
         self.schedule = Schedule(self.options, self.baselines, self._rng)
         self.check = OutputCheck(self.bounds, self._rng)
         self._rings: dict[Worker, Ring] = {}
@@ -112,7 +114,11 @@ class Rounds:
         self._plan = RingPlan(1, 1, 0)
         self._active = 1
         self._specs: list[Spec] | None = None
-        self._cores = Cores(self._rng, near_gpu(), self.kept) if self.options.device is Device.CUDA else None
+        self._cores = (
+            Cores(self._rng, near_gpu(), self.session.sharing.timed_cores)
+            if self.options.device is Device.CUDA
+            else None
+        )
         self._core: int | None = None
         self._load: LoadMonitor | None = None
         self.idle_load = IdleLoad(self.candidate.worker.pid)
@@ -131,11 +137,11 @@ class Rounds:
             self._warm_up()
 
     def _prepare_weights(self) -> None:
-        self.reference.draw_weights(self.secrets.seed())
+        self.reference.draw_weights(self.session.secrets.seed())
         self._for_candidate(self.candidate.load_weights)
         self._for_candidate(lambda: self.candidate.ask(ForgetBuffers()))
         if self.frozen:
-            self.progress("profile", "compiling the baseline with constant weights")
+            self.session.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
         self._load_baseline_weights()
 
@@ -159,7 +165,7 @@ class Rounds:
         self._draw(self._plan.slots)
         for ring in self._rings.values():
             ring.fill(self._plan.slots)
-        self.progress("profile", "warming up")
+        self.session.progress("profile", "warming up")
         warm_s = FIRST_WARM_SECONDS[device], WARM_SECONDS[device]
         for index, name in enumerate((*self.baselines.forms, CANDIDATE)):
             self._warm(name, warm_s[index > 0])
@@ -250,7 +256,7 @@ class Rounds:
                 load.look()
                 self.idle_load.look()
                 self.clocks.watch()
-            self.progress("profile", self.schedule.said())
+            self.session.progress("profile", self.schedule.said())
 
     def _one_round(self) -> Round | None:
         """Returns a round, or None where a baseline failed meanwhile; the round is then repeated without it."""
@@ -305,7 +311,7 @@ class Rounds:
         """Returns the reported time of each slot. Zero and less become a nanosecond; then the judge's clock pays."""
         if len(times.event_us) != self._active:
             if name != CANDIDATE:
-                raise WorkerError(f"{self.task.name}: the baseline worker sent no times", "Run again")
+                raise WorkerError(f"{self.session.task.name}: the baseline worker sent no times", "Run again")
             said = f"RunBurst: {len(times.event_us)} times instead of {self._active}"
             violation = Violation(rule="protocol", layer="channel", detail=said)
             raise CandidateFault(Fault(Verdict.VIOLATION, said, FaultKind.PROTOCOL, "", (violation,)))
@@ -316,7 +322,7 @@ class Rounds:
         draws are sent with the burst."""
         assert self._masters is not None
         begin = time.monotonic()
-        seeds = [self.secrets.seed() for _ in range(slots)]
+        seeds = [self.session.secrets.seed() for _ in range(slots)]
         specs = self.reference.draw_slots(seeds, [self._masters.slot(i) for i in range(slots)])
         usual = self.reference.spec.inputs_spec
         changed = any(spec != usual for spec in specs)
@@ -368,7 +374,7 @@ class Rounds:
             raise CandidateFault(error.fault) from None
 
     def _baseline_error(self, name: str, error: WorkerFault) -> CudaAgentError:
-        cause = f"{self.task.name}: timing {name} failed: {error.fault.reason}"
+        cause = f"{self.session.task.name}: timing {name} failed: {error.fault.reason}"
         return TaskError(cause, error.fault.remedy or "Correct or shrink the task", detail=error.fault.log_tail)
 
     def _left_s(self) -> float:

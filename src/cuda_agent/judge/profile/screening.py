@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
-from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.profile.rings import Masters, Ring, device_facts, plan_ring, total_bytes
+from cuda_agent.judge.profile.rounds import TimedTask
 from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.verify.candidate import CandidateProcess
-from cuda_agent.judge.verify.reference import Reference
-from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.affinity import divided, near_gpu
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes
@@ -24,33 +21,25 @@ BUDGET_SHARE = 0.5
 L2_TIMES = 3
 
 
-def prepare(process: CandidateProcess, reference: Reference, secrets: Secrets) -> None:
+def prepare(session: TimedTask, process: CandidateProcess) -> None:
     """Draws weights for a loaded candidate, which holds no other device memory then. Raises WorkerFault, DeviceError,
     TaskError."""
-    reference.draw_weights(secrets.seed())
+    session.reference.draw_weights(session.secrets.seed())
     process.load_weights()
     process.release()
-    reference.release()
+    session.reference.release()
 
 
-def screen(
-    process: CandidateProcess,
-    reference: Reference,
-    baselines: Baselines,
-    options: JudgeOptions,
-    secrets: Secrets,
-    configs: list[dict[str, int]],
-    kept: frozenset[int] = frozenset(),
-) -> ScreenReport:
-    """Returns the median µs of each setting of a prepared candidate, by its own worker's events. `kept` are cores that
-    other processes of ours don't use.
+def screen(session: TimedTask, process: CandidateProcess, configs: list[dict[str, int]]) -> ScreenReport:
+    """Returns the median µs of each setting of a prepared candidate, by its own worker's events.
 
     Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
     reference or eager fails.
     """
+    options, reference, kept = session.options, session.reference, session.sharing.timed_cores
     if options.device is Device.CPU:
         # Our own compilers would be foreign load.
-        baselines.wait()
+        session.baselines.wait()
     spec, device = reference.spec, options.device
     l2_bytes, free = device_facts(device)
     plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
@@ -66,7 +55,9 @@ def screen(
     masters = Masters(spec.inputs, slots, device)
     ring: Ring | None = None
     try:
-        reference.draw_slots([secrets.seed() for _ in range(slots)], [masters.slot(index) for index in range(slots)])
+        reference.draw_slots(
+            [session.secrets.seed() for _ in range(slots)], [masters.slot(index) for index in range(slots)]
+        )
         ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
         ring.fill(slots)
         with gpu_lock(gpu_uuid(device) or "cpu"):

@@ -11,8 +11,9 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from cuda_agent.core.config import Regression
+from cuda_agent.core.config import JudgeOptions, Regression
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task, TrialReport, VerifyReport
@@ -44,6 +45,18 @@ class Secrets:
         return self._random.randrange(count)
 
 
+class JudgedTask(Protocol):
+    """The part of a session with which a candidate is verified."""
+
+    task: Task
+    options: JudgeOptions
+    secrets: Secrets
+    progress: Progress
+
+    @property
+    def reference(self) -> Reference: ...
+
+
 @dataclass
 class _Trial:
     """One call, measured. It is decided when eager's errors of all plain trials are known."""
@@ -57,19 +70,12 @@ class _Trial:
 
 @dataclass
 class Verification:
-    """Runs the trials of one candidate."""
+    """Runs the trials of one candidate: those of the session's options, or so many fresh ones."""
 
-    task: Task
-    reference: Reference
+    session: JudgedTask
     candidate: CandidateProcess
-    secrets: Secrets
     floor: float
-    trials: int
-    progress: Progress
-    #: also variants that are far from the task's draws.
-    wide: bool = False
-    #: earlier trials to try again, last.
-    regressions: tuple[Regression, ...] = ()
+    trials: int | None = None
     _weights_seed: int = 0
     #: the trial that runs.
     _now: Regression | None = None
@@ -80,6 +86,9 @@ class Verification:
     #: the candidate's last answer.
     result: CallResult | None = None
     _spent: Stopwatch = field(default_factory=Stopwatch)
+
+    def __post_init__(self) -> None:
+        self.reference = self.session.reference
 
     def run(self) -> VerifyReport:
         """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
@@ -114,12 +123,17 @@ class Verification:
         return self._rulings()[-1]
 
     def _plan(self) -> list[Callable[[], bool]]:
-        last = self.trials - 1
-        plan: list[Callable[[], bool]] = [self._fresh(i == last and last > 0) for i in range(self.trials)]
+        options = self.session.options
+        trials = options.trials if self.trials is None else self.trials
+        last = trials - 1
+        plan: list[Callable[[], bool]] = [self._fresh(i == last and last > 0) for i in range(trials)]
         plan.insert(1, lambda: self._trial("in_place"))
         spec = self.reference.spec
-        plan += [self._variant(kind) for kind in (*spec.variants, *(spec.wide_variants if self.wide else ()))]
-        return plan + [self._regression(known) for known in self.regressions]
+        plan += [
+            self._variant(kind)
+            for kind in (*spec.variants, *(spec.wide_variants if options.variants == "wide" else ()))
+        ]
+        return plan + [self._regression(known) for known in options.regressions]
 
     def _fresh(self, new_storage: bool) -> Callable[[], bool]:
         def run() -> bool:
@@ -145,7 +159,7 @@ class Verification:
         return run
 
     def _new_weights(self, seed: int | None = None) -> None:
-        self._weights_seed = self.secrets.seed() if seed is None else seed
+        self._weights_seed = self.session.secrets.seed() if seed is None else seed
         self.reference.draw_weights(self._weights_seed)
         self.candidate.load_weights()
 
@@ -160,8 +174,8 @@ class Verification:
         seed: int | None = None,
     ) -> bool:
         """Runs a trial. Returns False where nothing can save the candidate."""
-        self.progress("verify", f"trial {len(self._done) + 1}: {kind.replace('_', ' ')}")
-        seed = self.secrets.seed() if seed is None else seed
+        self.session.progress("verify", f"trial {len(self._done) + 1}: {kind.replace('_', ' ')}")
+        seed = self.session.secrets.seed() if seed is None else seed
         self._now = Regression(seed=seed, weights_seed=self._weights_seed, variant=variant)
         places = inputs or self.candidate.inputs
         with self._spent.on("reference"):
@@ -172,7 +186,7 @@ class Verification:
         places.arena.copy_from(self.reference.inputs.arena)
         try:
             with self._spent.on("reference"):
-                answer = self.reference.answer(spec, self.secrets.seed())
+                answer = self.reference.answer(spec, self.session.secrets.seed())
         except TaskError as error:
             if variant is None or not self.reference.alive:
                 raise
@@ -197,12 +211,12 @@ class Verification:
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
 
     def _measure(self, kind: str, answer: Answer, output_spec: Spec) -> _Trial:
-        if not same_structure(output_spec, answer.spec, atol=self.task.atol, rtol=self.task.rtol):
+        if not same_structure(output_spec, answer.spec, atol=self.session.task.atol, rtol=self.session.task.rtol):
             return _Trial(
                 kind, [], "the output is nested differently, or holds other plain values, than the reference's"
             )
         mine = self.candidate.outputs.tensors()
-        bounds = {"atol": self.task.atol, "rtol": self.task.rtol}
+        bounds = {"atol": self.session.task.atol, "rtol": self.session.task.rtol}
         return _Trial(
             kind,
             [

@@ -65,19 +65,13 @@ def judge_whole_model(session: JudgeSession, parts: Sequence[PartReplacement]) -
     found = WholeModelResult()
     try:
         _load(session, process, parts, libraries)
-        verification = Verification(
-            session.task, reference, process, session.secrets, FLOOR, session.options.trials, session.progress
-        )
-        verified = verification.run()
+        verified = Verification(session, process, FLOOR).run()
         found = WholeModelResult(verify=verified, calls=_calls(process, parts))
         if not verified.passed:
             return WholeModelResult(failing(verified)[1], verified, calls=found.calls)
         process.release()
         reference.release()
-        timed = profile_candidate(
-            session.task, session.options, reference, session.baselines, process, verified, session.secrets,
-            floor=FLOOR, progress=session.progress, torch_computes=True,
-        )  # fmt: skip
+        timed = profile_candidate(session, process, verified, floor=FLOOR, torch_computes=True)
     except WorkerFault as error:
         return WholeModelResult(error.fault.reason, found.verify, calls=found.calls)
     finally:
