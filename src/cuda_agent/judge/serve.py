@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
+from cuda_agent.core.errors import CudaAgentError, UsageError
+from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import BuildReport, Evaluation
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import Workspace
@@ -122,7 +120,8 @@ class JudgeServer:
         if command == "compile":
             built = self._session.built(candidate)
             if built.library is not None:
-                _copy_library(built.library, self._workspace.library)
+                # For the user's own `import cuda_extension`. The judge loads its own copy.
+                write_durably(self._workspace.library, built.library.read_bytes())
             return {"build": built.report.model_dump(mode="json")}
         if "model_new.py" not in candidate.files:
             raise UsageError("There is no model_new.py yet", "Write it; SKILL.md shows how")
@@ -141,15 +140,3 @@ def without_seeds(evaluation: Evaluation) -> Evaluation:
         return evaluation
     trials = tuple(trial.model_copy(update={"seed": None}) for trial in verify.trials)
     return evaluation.model_copy(update={"verify": verify.model_copy(update={"trials": trials})})
-
-
-def _copy_library(library: Path, target: Path) -> None:
-    """Copies the library for the user's own `import cuda_extension`. The judge loads its own copy."""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=".cuda_extension.", dir=target.parent)
-        os.close(handle)
-        shutil.copyfile(library, temporary)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, target)
-    except OSError as error:
-        raise StoreError(f"Can't write {target}: {error.strerror}", "Free some space") from None

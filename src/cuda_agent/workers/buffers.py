@@ -19,8 +19,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.workers.requests import Slot
-from cuda_agent.workers.requests.lifecycle import Attach
+from cuda_agent.workers.requests import Attach, Slot
 
 #: offsets are aligned like those of torch's allocators, so that vector loads behave as outside.
 ALIGNMENT = {Device.CPU: 64, Device.CUDA: 512}

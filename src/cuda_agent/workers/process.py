@@ -28,8 +28,7 @@ from cuda_agent.workers.channel import (
     RemoteFailure,
     name_of,
 )
-from cuda_agent.workers.requests import A, Done, FaultKind, WorkerRequest
-from cuda_agent.workers.requests.lifecycle import Detach, ImportTask, Start
+from cuda_agent.workers.requests import A, Detach, Done, FaultKind, ImportTask, Start, WorkerRequest
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn

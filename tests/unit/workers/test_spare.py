@@ -19,7 +19,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workers import process as process_module
 from cuda_agent.workers.channel import ChannelClosed
 from cuda_agent.workers.process import Worker, WorkerSettings
-from cuda_agent.workers.requests.lifecycle import Start
+from cuda_agent.workers.requests import Start
 from cuda_agent.workers.supply import WorkerSupply
 
 CANDIDATE = Candidate(files={"model_new.py": "x = 1"})

@@ -205,13 +205,8 @@ class Compiler:
     def _tree(self, files: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
         """Writes the files and returns (scratch folder, the workspace in it)."""
         with self.cache.scratch() as scratch:
-            root = scratch / "workspace"
-            for name, text in files.items():
-                path = root / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
             (scratch / "kept").mkdir()
-            yield scratch, root
+            yield scratch, write_files(scratch / "workspace", files)
 
     def run(self, command: list[str], cwd: Path, scratch: Path, made: Path, header: Path | None = None) -> Outcome:
         """Runs one compiler in a sandbox that may write only to `scratch`. `made` is the expected output file.
@@ -250,6 +245,15 @@ class Compiler:
                 f"The disk is full: {free >> 20} MiB are left for compiling", "Free some space or set CUDA_AGENT_CACHE"
             )
         return Outcome(None if fault else made, text, fault)
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
+    """Writes texts at their paths below a folder, and returns the folder."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
 
 
 def _compiled_by_nvcc(kept: Path) -> Compiled:

@@ -13,9 +13,9 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import KernelCode
 from cuda_agent.core.records import Candidate
-from cuda_agent.judge.build.compiler import Compiler
+from cuda_agent.judge.build.compiler import Compiler, write_files
 from cuda_agent.judge.build.extension import is_binding, make_compiler
-from cuda_agent.judge.inspection.compilers import KernelResources, parse_ptxas, parse_vectorised
+from cuda_agent.judge.inspection.compilers import parse_ptxas, parse_vectorised
 from cuda_agent.judge.inspection.disassembly import Function, cpu_mix, parse_objdump, parse_sass
 from cuda_agent.judge.inspection.traced import find_cuda_tool
 
@@ -46,7 +46,7 @@ def look_at_code(candidate: Candidate, objects: Mapping[str, Path], options: Jud
 
 def _cuda_source(compiler: Compiler, files: Mapping[str, str], source: str, _made: Path, found: Found) -> None:
     with compiler.cache.scratch() as scratch:
-        root = _lay_out(files, scratch)
+        root = write_files(scratch / "workspace", files)
         cubin = scratch / "device.cubin"
         command = [*compiler.tools.nvcc_command(), "-Xptxas=-v", "-cubin", source, "-o", str(cubin)]
         outcome = compiler.run(command, root, scratch, cubin)
@@ -57,23 +57,18 @@ def _cuda_source(compiler: Compiler, files: Mapping[str, str], source: str, _mad
         sass = parse_sass(_disassembled(compiler, cubin, found))
     names = demangled(list(resources))
     for symbol, used in resources.items():
-        found.code.append(_kernel_code(symbol, names[symbol], source, used, sass.get(symbol)))
-
-
-def _kernel_code(symbol: str, name: str, source: str, used: KernelResources, function: Function | None) -> KernelCode:
-    return KernelCode(
-        symbol=symbol,
-        name=name,
-        source=source,
-        registers=used.registers,
-        shared_bytes=used.shared_bytes,
-        stack_bytes=used.stack_bytes,
-        spill_store_bytes=used.spill_store_bytes,
-        spill_load_bytes=used.spill_load_bytes,
-        instructions=function.instructions if function else 0,
-        mix=function.mix() if function else {},
-        access_bits=dict(sorted(function.access_bits.items())) if function else {},
-    )
+        function = sass.get(symbol, Function())
+        found.code.append(
+            KernelCode(
+                symbol=symbol,
+                name=names[symbol],
+                source=source,
+                instructions=function.instructions,
+                mix=function.mix(),
+                access_bits=dict(sorted(function.access_bits.items())),
+                **used,
+            )
+        )
 
 
 def _disassembled(compiler: Compiler, cubin: Path, found: Found) -> str:
@@ -92,7 +87,7 @@ def _disassembled(compiler: Compiler, cubin: Path, found: Found) -> str:
 def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made: Path, found: Found) -> None:
     if compiler.tools.device is Device.CPU:
         with compiler.cache.scratch() as scratch:
-            root = _lay_out(files, scratch)
+            root = write_files(scratch / "workspace", files)
             target = scratch / "object.o"
             report = "-fopt-info-vec-optimized-missed"
             command = [*compiler.tools.cxx_command(binding=False), report, "-c", source, "-o", str(target)]
@@ -109,15 +104,6 @@ def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made:
                 symbol=name, name=name, source=source, instructions=function.instructions, mix=cpu_mix(function)
             )
         )  # fmt: skip
-
-
-def _lay_out(files: Mapping[str, str], scratch: Path) -> Path:
-    root = scratch / "workspace"
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: Found) -> str:

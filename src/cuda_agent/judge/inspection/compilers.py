@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
@@ -16,24 +15,13 @@ _NO_REASON = "couldn't vectorize loop"
 _LOOP = re.compile(r"^(\S+?):(\d+):\d+: (optimized|missed): +(.*)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class KernelResources:
-    """KernelResources of one kernel. Bytes of stack and spills are per thread, those of static shared memory per
-    block."""
-
-    registers: int
-    shared_bytes: int = 0
-    stack_bytes: int = 0
-    spill_store_bytes: int = 0
-    spill_load_bytes: int = 0
-
-
-def parse_ptxas(text: str) -> dict[str, KernelResources]:
-    """Maps the mangled name of each kernel to the resources that it uses. Device functions that aren't inlined are left
-    out."""
-    found: dict[str, KernelResources] = {}
+def parse_ptxas(text: str) -> dict[str, dict[str, int]]:
+    """Maps the mangled name of each kernel to the resources that it uses, by the names of `KernelCode`'s fields: bytes
+    of stack and spills per thread, those of static shared memory per block. Device functions that aren't inlined are
+    left out."""
+    found: dict[str, dict[str, int]] = {}
     entry: str | None = None
-    spills: dict[str, tuple[int, int, int]] = {}
+    spills: dict[str, dict[str, int]] = {}
     named: str | None = None
     for line in text.splitlines():
         if match := _ENTRY.search(line):
@@ -41,14 +29,12 @@ def parse_ptxas(text: str) -> dict[str, KernelResources]:
         elif match := _PROPERTIES.search(line):
             named = match.group(1)
         elif (match := _SPILLS.search(line)) and named is not None:
-            stack, stores, loads = map(int, match.groups())
-            spills[named] = (stack, stores, loads)
+            names = ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
+            spills[named] = dict(zip(names, map(int, match.groups()), strict=True))
         elif (match := _USED.search(line)) and entry is not None:
             shared = _SHARED.search(line)
-            stack, stores, loads = spills.get(entry, (0, 0, 0))
-            found[entry] = KernelResources(
-                int(match.group(1)), int(shared.group(1)) if shared else 0, stack, stores, loads
-            )
+            own = {"registers": int(match.group(1)), "shared_bytes": int(shared.group(1)) if shared else 0}
+            found[entry] = own | spills.get(entry, {})
             entry = None
     return found
 

@@ -24,6 +24,10 @@ from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.requests.candidate import INSPECTED
 
 _RUN_TIMEOUT_S = 180.0
+#: what a `KernelRun` takes from `Counters` as it is.
+_COUNTED = (
+    "dram_percent", "memory_percent", "compute_percent", "sectors_per_load", "sectors_per_store", "stalls",
+)  # fmt: skip
 
 
 def inspect(session: Resources, candidate: Candidate) -> InspectReport | BuildReport:
@@ -175,17 +179,8 @@ def _kernel_run(
         named, why = limit.of_kernel(numbers)
         achieved = numbers.occupancy_percent
         fields |= {} if achieved is None else {"occupancy_percent": achieved, "occupancy_is_bound": False}
-        fields |= {
-            "dram_gb_s": None if numbers.dram_bytes is None else numbers.dram_bytes / numbers.time_us / 1e3,
-            "dram_percent": numbers.dram_percent,
-            "memory_percent": numbers.memory_percent,
-            "compute_percent": numbers.compute_percent,
-            "sectors_per_load": numbers.sectors_per_load,
-            "sectors_per_store": numbers.sectors_per_store,
-            "stalls": numbers.stalls,
-            "limit": named,
-            "why": why,
-        }
+        fields |= {name: getattr(numbers, name) for name in _COUNTED} | {"limit": named, "why": why}
+        fields["dram_gb_s"] = None if numbers.dram_bytes is None else numbers.dram_bytes / numbers.time_us / 1e3
     return KernelRun(
         symbol=symbol, name=name, launches=launches, time_us=time_us, share=time_us / total_us, **fields
     )  # fmt: skip

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from cuda_agent.core import intervals
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
-from cuda_agent.core.records import ProfileReport, Task, Timing, VerifyReport, Violation
+from cuda_agent.core.records import ProfileReport, Timing, VerifyReport, Violation
 from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.profile import timing
 from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.profile.foreign_load import wait_for_quiet
 from cuda_agent.judge.profile.rounds import CandidateFault, Rounds, TimedTask
 from cuda_agent.judge.profile.schedule import CANDIDATE
-from cuda_agent.judge.profile.timedcheck import Bounds, bounds_from
+from cuda_agent.judge.profile.timedcheck import bounds_from
 from cuda_agent.judge.verify.candidate import CandidateProcess
-from cuda_agent.judge.verify.trials import PLAIN
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import Fault
 from cuda_agent.workers.requests import FaultKind
@@ -63,7 +62,7 @@ def profile_candidate(
     with gpu_lock(uuid or "cpu", waiting=waiting):
         # On a CPU this comes first, since it takes longer than warm caches stay warm.
         load = wait_for_quiet(options.device, uuid) if options.device is Device.CPU else None
-        rounds = Rounds(session, options, candidate, _bounds(session.task, verified, floor), verified.frozen)
+        rounds = Rounds(session, options, candidate, bounds_from(session.task, verified, floor), verified.frozen)
         rounds.clocks.uuid = uuid
         rounds.clocks.read()
         far: dict[str, float] = {}
@@ -105,20 +104,6 @@ def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str |
         return Profiled(fault=Fault(Verdict.TIMING_VOID, said, FaultKind.FOREIGN_LOAD))
     notes = [f"during the rounds {neighbour}"] if neighbour else [load] if load else []
     return Profiled(report=_report(rounds, baselines, notes))
-
-
-def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
-    # Timed inputs are plain draws. Variants have other magnitudes, and so other errors.
-    trials = [trial for trial in verified.trials if trial.kind in PLAIN]
-    return bounds_from(
-        atol=task.atol,
-        rtol=task.rtol,
-        candidate_error=max((t.candidate_error or 0.0 for t in trials), default=0.0),
-        eager_error=max((t.eager_error or 0.0 for t in trials), default=0.0),
-        max_abs_error=max((t.max_abs_error or 0.0 for t in trials), default=0.0),
-        floor=floor,
-        ties=[max(shares) for shares in zip(*(t.ties for t in trials if t.ties), strict=True)],
-    )
 
 
 def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[Violation, ...]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent.core.intervals import median
+from cuda_agent.core.records import Task, VerifyReport
+from cuda_agent.judge.verify.trials import PLAIN
 
 POSITIONS = 4096
 #: outputs up to this many elements are compared whole.
@@ -55,21 +57,20 @@ class Bounds:
         return usual + 4.0 * math.sqrt(usual) + 1.0 if count >= MANY_INTEGERS else 0.0
 
 
-def bounds_from(
-    *,
-    atol: float,
-    rtol: float,
-    candidate_error: float,
-    eager_error: float,
-    max_abs_error: float,
-    floor: float,
-    ties: Sequence[float] = (),
-) -> Bounds:
+def bounds_from(task: Task, verified: VerifyReport, floor: float) -> Bounds:
     """Returns the bounds of timed outputs from the worst errors of a passed verification."""
-    apart, absolute = candidate_error + eager_error, SLACK * max_abs_error
-    few, many = max(SLACK * apart, floor), max(SLACK_MANY * apart, floor)
+    # Timed inputs are plain draws. Variants have other magnitudes, and so other errors.
+    trials = [trial for trial in verified.trials if trial.kind in PLAIN]
+    apart = max((t.candidate_error or 0.0 for t in trials), default=0.0)
+    apart += max((t.eager_error or 0.0 for t in trials), default=0.0)
+    ties = [max(shares) for shares in zip(*(t.ties for t in trials if t.ties), strict=True)]
     return Bounds(
-        atol=atol, rtol=rtol, error=few, absolute=absolute, error_many=many, ties=tuple(SLACK * share for share in ties)
+        atol=task.atol,
+        rtol=task.rtol,
+        error=max(SLACK * apart, floor),
+        absolute=SLACK * max((t.max_abs_error or 0.0 for t in trials), default=0.0),
+        error_many=max(SLACK_MANY * apart, floor),
+        ties=tuple(SLACK * share for share in ties),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Candidate
+from cuda_agent.judge.build.compiler import write_files
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
 from cuda_agent.judge.verify.reference import Places, Reference, allocate
 from cuda_agent.workers.buffers import contiguous, synchronize
@@ -141,10 +142,7 @@ def write_candidate(candidate: Candidate, library: Path | None, root: Path) -> P
     """Writes a snapshot, and its library beside it. Returns the library's copy. Raises StoreError."""
     inside = None if library is None else root / library.name
     try:
-        for name, text in candidate.files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        write_files(root, candidate.files)
         if library is not None and inside is not None:
             shutil.copyfile(library, inside)
             inside.chmod(0o555)

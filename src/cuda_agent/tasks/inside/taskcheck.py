@@ -60,8 +60,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     unload_task_module,
 )
 from cuda_agent.workers.inside.task.weights import redraw
-from cuda_agent.workers.requests import Operations, WorkerAnswer
-from cuda_agent.workers.requests.lifecycle import Start
+from cuda_agent.workers.requests import Operations, Start, WorkerAnswer
 
 #: The bytes of the device's memory that a process may keep unused.
 _SPARE_BYTES = 1 << 30

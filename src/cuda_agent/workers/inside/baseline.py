@@ -16,9 +16,8 @@ from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import import_task
 from cuda_agent.workers.inside.timed import TimedPrograms
-from cuda_agent.workers.requests import Done, HeldMemory, Operations
+from cuda_agent.workers.requests import Done, HeldMemory, ImportTask, Operations
 from cuda_agent.workers.requests import baseline as requests
-from cuda_agent.workers.requests.lifecycle import ImportTask
 from cuda_agent.workers.requests.timed import DropRing
 
 

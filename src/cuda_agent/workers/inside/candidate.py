@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.workers.buffers import is_dense
+from cuda_agent.workers.buffers import is_dense, synchronize
 from cuda_agent.workers.inside.dispatch import recorded
 from cuda_agent.workers.inside.failures import Refusal, first_lines, kind_of
 from cuda_agent.workers.inside.kernels import Kernels, with_kernels
@@ -89,7 +89,7 @@ class LoadedCandidate:
     def load_weights(self, request: requests.LoadWeights) -> requests.LoadedWeights:
         tensors = self._context.tensors(request.weights)
         self._weights = dict(zip(request.names, tensors, strict=True))
-        self._synchronize()
+        synchronize(self._context.device)
         begin = time.perf_counter()
         try:
             with torch.no_grad(), recorded() as operators:
@@ -99,7 +99,7 @@ class LoadedCandidate:
                 raise
             said = f"ModelNew.load_state_dict refuses Model's state dict: {first_lines(error)}"
             raise Refusal(FaultKind.LOAD, said) from None
-        self._synchronize()
+        synchronize(self._context.device)
         elapsed = (time.perf_counter() - begin) * 1e3
         frozen = is_frozen(self.model, self._weights)
         return requests.LoadedWeights(derive_ms=elapsed, frozen=frozen, dispatch=operators.report())
@@ -159,13 +159,9 @@ class LoadedCandidate:
             self._inputs[refs] = self._context.tensors(refs)
         return self._inputs[refs]
 
-    def _synchronize(self) -> None:
-        if self._context.device.value == "cuda":
-            torch.cuda.synchronize()
-
     def _check_plain(self, value: Any) -> None:
-        for tensor in _leaves(value):
-            if type(tensor) is not torch.Tensor:
+        for tensor in torch.utils._pytree.tree_leaves(value):
+            if isinstance(tensor, torch.Tensor) and type(tensor) is not torch.Tensor:
                 raise _misfit(f"an output is a {type(tensor).__name__}, not a plain tensor")
 
     def _structure(self, value: Any) -> tuple[Spec, list[Any]]:
@@ -206,10 +202,6 @@ class LoadedCandidate:
 
 def _misfit(message: str) -> Refusal:
     return Refusal(FaultKind.STRUCTURE, message)
-
-
-def _leaves(value: Any) -> list[Any]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _span(tensor: Any) -> tuple[int, int]:

@@ -22,8 +22,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
 from cuda_agent.workers.inside.failures import kind_of, words_of
-from cuda_agent.workers.requests import Done, Operations, TensorRefs, WorkerAnswer, WorkerRequest
-from cuda_agent.workers.requests.lifecycle import Attach, Detach, Start
+from cuda_agent.workers.requests import Attach, Detach, Done, Operations, Start, TensorRefs, WorkerAnswer, WorkerRequest
 
 
 class Context:

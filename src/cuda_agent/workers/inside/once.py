@@ -22,8 +22,8 @@ from cuda_agent.workers.inside.candidate import LoadedCandidate
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.pytree import unflatten
+from cuda_agent.workers.requests import Start
 from cuda_agent.workers.requests.candidate import LoadCandidate
-from cuda_agent.workers.requests.lifecycle import Start
 
 #: exit code of a failed call, whose message is in the log.
 FAILED = 3

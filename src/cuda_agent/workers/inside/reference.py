@@ -31,9 +31,8 @@ from cuda_agent.workers.inside.task.taskmodule import (
 )
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, variant
 from cuda_agent.workers.inside.task.weights import redraw
-from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
+from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, ImportTask, Operations, Spec, TensorRefs
 from cuda_agent.workers.requests import reference as requests
-from cuda_agent.workers.requests.lifecycle import ImportTask
 
 
 def create(context: Context) -> Operations:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -157,7 +158,7 @@ class Runner:
         with torch.no_grad():
             for slot in slots:
                 self._chill(flush_bytes)
-                value, elapsed, waited = self._timed_call(program, slot)
+                value, elapsed, waited = self._between_events(partial(program, *slot))
                 self._kept.append(value)
                 times.append(elapsed)
                 waited_us += waited
@@ -243,7 +244,7 @@ class Runner:
         """Returns µs of one call from an idle device, and drops its output."""
         with torch.no_grad():
             self._chill(flush_bytes)
-            return self._timed_call(program, slot)[1]
+            return self._between_events(lambda: program(*slot))[1]
 
     def synchronize(self) -> None:
         if self.is_cuda:
@@ -258,9 +259,6 @@ class Runner:
         self.synchronize()
         if self._reset_persisting is not None:
             self._reset_persisting()
-
-    def _timed_call(self, program: Program, slot: Slot) -> tuple[Any, float, float]:
-        return self._between_events(lambda: program(*slot))
 
     def _between_events(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
         """Returns (the result of `work`, µs from an idle device to its end, further µs until this process knew of

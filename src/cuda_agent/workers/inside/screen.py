@@ -19,7 +19,7 @@ import torch
 from cuda_agent.core.intervals import median
 from cuda_agent.workers.buffers import pieces
 from cuda_agent.workers.inside.failures import is_out_of_memory
-from cuda_agent.workers.inside.runner import Program, Runner, Slot, output_tensors
+from cuda_agent.workers.inside.runner import OutputError, Program, Runner, Slot, check_fit, output_tensors
 from cuda_agent.workers.requests.timed import ScreenTimes
 
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
@@ -135,11 +135,11 @@ def _outputs(runner: Runner, program: Program, slot: Slot) -> list[Any]:
 def difference(mine: Sequence[Any], reference: Sequence[Any]) -> str | None:
     """Returns why a result isn't the reference's, or None: tensors, shapes, non-finite places, relative L2 distance
     (floating point) or share of differing elements (others) above 1 %."""
-    if len(mine) != len(reference):
-        return f"{len(mine)} output tensors instead of {len(reference)}"
+    try:
+        check_fit(mine, reference)
+    except OutputError as misfit:
+        return str(misfit)
     for index, (a, b) in enumerate(zip(mine, reference, strict=True)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"output {index} is {tuple(a.shape)} {a.dtype} instead of {tuple(b.shape)} {b.dtype}"
         distance = _distance(*_some(a, b))
         if not distance <= MAX_DISTANCE:
             return f"output {index} differs from the first setting's by {distance:.2g} (relative)"

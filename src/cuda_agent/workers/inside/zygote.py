@@ -29,8 +29,7 @@ from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.workers.channel import WorkerChannel
 from cuda_agent.workers.inside.compilations import import_compiler
 from cuda_agent.workers.inside.main import Context, serve
-from cuda_agent.workers.requests import Done, Operations
-from cuda_agent.workers.requests.lifecycle import Start
+from cuda_agent.workers.requests import Done, Operations, Start
 from cuda_agent.workers.requests.zygote import EndedFork, EndFork, ForkTask, WarmedZygote, WarmZygote
 from cuda_agent.workspace.descendants import descendants
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_agent.judge.inspection.compilers import KernelResources, parse_ptxas, parse_vectorised
+from cuda_agent.judge.inspection.compilers import parse_ptxas, parse_vectorised
 
 PTXAS = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_Z5plainPfPKf' for 'sm_90a'
@@ -37,11 +37,10 @@ kernels/a.cpp:12:3: missed: statement clobbers memory: foo ();
 
 
 def test_ptxas() -> None:
-    assert parse_ptxas(PTXAS) == {
-        "_Z5plainPfPKf": KernelResources(14),
-        "_Z5heavyPfPKfi": KernelResources(64, 4096, 352, 584, 676),
-    }
-    assert parse_ptxas(OLDER) == {"_Z3oldPf": KernelResources(32, 49152)}
+    found = {name: tuple(used.values()) for name, used in parse_ptxas(PTXAS).items()}
+    assert found == {"_Z5plainPfPKf": (14, 0, 0, 0, 0), "_Z5heavyPfPKfi": (64, 4096, 352, 584, 676)}
+    (old,) = parse_ptxas(OLDER).values()
+    assert old["registers"] == 32 and old["shared_bytes"] == 49152 and old["stack_bytes"] == 0
     assert parse_ptxas("nothing of that kind") == {}
 
 

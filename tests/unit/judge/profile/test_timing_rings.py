@@ -9,11 +9,14 @@ import torch
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.records import Task, TrialReport, VerifyReport
 from cuda_agent.judge.profile.rings import MAX_SLOTS, Ring, plan_ring
 from cuda_agent.judge.profile.schedule import affordable
 from cuda_agent.judge.profile.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
 from cuda_agent.judge.verify.reference import allocate
 from cuda_agent.workers.buffers import contiguous
+
+TASK = Task(name="toy", source="x = 1")
 
 MIB, GIB = 1 << 20, 1 << 30
 H200 = {"l2_bytes": 60 * MIB, "free_bytes": 130 << 30}
@@ -118,7 +121,8 @@ def test_small_steady_errors_fail_in_the_end() -> None:
 
 
 def test_verified_errors_excuse() -> None:
-    bounds = bounds_from(atol=1e-2, rtol=1e-2, candidate_error=1e-3, eager_error=1e-3, max_abs_error=0.5, floor=2e-6)
+    trial = TrialReport(kind="fresh", passed=True, max_abs_error=0.5, candidate_error=1e-3, eager_error=1e-3)
+    bounds = bounds_from(TASK, VerifyReport(passed=True, trials=(trial,)), floor=2e-6)
     assert bounds.error == pytest.approx(8e-3) and bounds.absolute == 2.0
     found = OutputCheck(bounds, random.Random(2))
     eager = torch.randn(10000) * 100
@@ -138,9 +142,8 @@ def test_integers_may_differ_as_often_as_verified_ones() -> None:
     eager = torch.arange(4096)
 
     def rounds(different: int, ties: float, count: int = 13) -> str | None:
-        bounds = bounds_from(
-            atol=1e-2, rtol=1e-2, candidate_error=0.0, eager_error=0.0, max_abs_error=0.0, floor=2e-6, ties=[ties]
-        )
+        trial = TrialReport(kind="fresh", passed=True, ties=(ties,))
+        bounds = bounds_from(TASK, VerifyReport(passed=True, trials=(trial,)), floor=2e-6)
         found = OutputCheck(bounds, random.Random(3))
         spoilt = torch.where(eager < different, eager + 1, eager)
         return next(filter(None, (one_round(found, [spoilt], [eager]) for _ in range(count))), None)

@@ -25,9 +25,9 @@ import torch
 
 from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.workers.inside.failures import is_out_of_memory
 from cuda_agent.workers.inside.task.pytree import flatten, unflatten
-from cuda_agent.workers.requests import Done
-from cuda_agent.workers.requests.lifecycle import ImportTask
+from cuda_agent.workers.requests import Done, ImportTask
 
 GENERIC_SIGNATURE = "(self, *args, **kwargs)"
 _NO_CUDA = ("no NVIDIA driver", "not compiled with CUDA", "No CUDA GPUs are available", "CUDA-capable device")
@@ -133,7 +133,7 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == task.filename]
     where = f" (line {lines[-1]})" if lines else ""
     detail = "".join(traceback.format_exception(error))[-8000:]
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return OutOfMemory(f"{task.name}: {doing} ran out of memory{where}", "Make the task smaller", detail=detail)
     if any(words in message for words in _NO_CUDA):  # foreign text: torch's
         cause = f"{task.name}: {doing} needs CUDA{where}, which isn't there"
@@ -148,12 +148,6 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
         return TaskError(f"{task.name}: {doing} mixes devices{where}: {message}", remedy, detail=detail)
     cause = f"{task.name}: {doing} raised {type(error).__name__}{where}: {message}"
     return TaskError(cause, "Correct the task file", detail=detail)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return "can't allocate memory" in str(error)  # foreign text: torch's
 
 
 def seed_everything(seed: int) -> None:
