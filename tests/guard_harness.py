@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Violation
-from cuda_agent.judge.guard import check_preprocessed
 from cuda_agent.judge.guard.preprocessed import Preprocessed, own_lines
+from cuda_agent.judge.guard.source import check_preprocessed
 
 
 def preprocess(files: dict[str, str], source: str, folder: Path) -> Preprocessed:

@@ -214,7 +214,10 @@ class Case:
         trial = verification.observe()
         assert verification.result is not None
         rows, error = verification.result.kernels, verification.result.kernels_error
-        found = judge_kernels(rows, self._own_kernels, recordable=_is_recordable(self._profile), error=error)
+        # GPU activity can be recorded here where it was for a baseline.
+        baselines = self._profile.baselines.values() if self._profile is not None else ()
+        recordable = any(timing.busy_us is not None for timing in baselines)
+        found = judge_kernels(rows, self._own_kernels, recordable=recordable, error=error)
         self._kernels, self._notes = found.report, [*self._notes, *found.notes]
         self._convict([*process.operators.violations(), *found.violations])
         if not trial.passed:
@@ -303,11 +306,6 @@ class Case:
             stack=read_stack(),
             durations_s=self._durations,
         )
-
-
-def _is_recordable(profile: ProfileReport | None) -> bool:
-    """Whether GPU activity can be recorded here: it was for a baseline."""
-    return profile is not None and any(timing.busy_us is not None for timing in profile.baselines.values())
 
 
 def _first_error(log: str) -> str:

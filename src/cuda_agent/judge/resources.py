@@ -7,7 +7,6 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from cuda_agent.core import bytecode
@@ -36,10 +35,6 @@ Progress = Callable[[str, str], None]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _S = TypeVar("_S", bound="Resources")
-
-
-def _silent(phase: str, text: str) -> None:
-    del phase, text
 
 
 def one_at_a_time(
@@ -79,7 +74,7 @@ class Resources:
         that the task imports."""
         self.task = task
         self.options = options
-        self.progress: Progress = progress or _silent
+        self.progress: Progress = progress or (lambda phase, text: None)
         self.secrets = Secrets(options.seed)
         self._hidden = tuple(hidden)
         self._build_cache = build_cache
@@ -107,9 +102,7 @@ class Resources:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -127,7 +120,10 @@ class Resources:
         settings = WorkerSettings(self.options.device, self.level, memory, hidden, self._importable)
         self.workers = WorkerSupply(settings, self.directory)
         self._stack.callback(self._release)
-        self._fill_bytecode()
+        filling = bytecode.fill()
+        if filling is not None:
+            self._stack.callback(filling.wait)
+            self._stack.callback(filling.kill)
         self._stack.callback(HeaderAhead(self.options.device, self.options).close)
         self._reference_worker = self.workers.start(REFERENCE, small_context=True)
         if self.sharing.prewarms:
@@ -162,12 +158,6 @@ class Resources:
         """The worker of the next verdict; None before the session is open."""
         worker = self.workers.spare if self._opened else None
         return () if worker is None else (worker,)
-
-    def _fill_bytecode(self) -> None:
-        process = bytecode.fill()
-        if process is not None:
-            self._stack.callback(process.wait)
-            self._stack.callback(process.kill)
 
     def _release(self) -> None:
         self.baselines.close()

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cuda_agent.core.errors import CudaAgentError, UsageError
@@ -44,9 +43,7 @@ class JudgeServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._stop.set()
         self._thread.join()
         self._socket.close()

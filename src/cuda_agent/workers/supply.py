@@ -27,7 +27,8 @@ class WorkerSupply:
         self.settings = settings
         self._directory = directory
         self._count = 0
-        self._spare: Worker | None = None
+        #: the next candidate's worker.
+        self.spare: Worker | None = None
         self._for_screenings: Worker | None = None
         self._screens = False
         self._all: list[Worker] = []
@@ -55,8 +56,8 @@ class WorkerSupply:
 
     def prewarm(self) -> None:
         """Starts the next candidate's worker."""
-        if self._spare is None or not self._spare.alive:
-            self._spare = self.start(CANDIDATE)
+        if self.spare is None or not self.spare.alive:
+            self.spare = self.start(CANDIDATE)
 
     def prewarm_screenings(self) -> None:
         """Starts the first worker for screenings, if there are many cores."""
@@ -66,28 +67,22 @@ class WorkerSupply:
 
     def rouse(self) -> None:
         """Makes the spare worker start its device, while the candidate is still compiled."""
-        if self._spare is not None:
-            self._spare.begin()
+        if self.spare is not None:
+            self.spare.begin()
 
     def settle(self) -> None:
         """Waits until the spare worker has started its device, if `rouse` was called."""
-        spare = self._spare
-        if spare is not None:
-            spare.settle()
-
-    @property
-    def spare(self) -> Worker | None:
-        """The next candidate's worker."""
-        return self._spare
+        if self.spare is not None:
+            self.spare.settle()
 
     @property
     def next_screener(self) -> Worker | None:
         """The worker that `screener` would return, if it lives."""
-        return self._for_screenings or self._spare
+        return self._for_screenings or self.spare
 
     def candidate(self) -> Worker:
         """Returns the spare worker or a new one. The caller ends it."""
-        worker, self._spare = self._spare, None
+        worker, self.spare = self.spare, None
         return worker if worker is not None and worker.alive else self.start(CANDIDATE)
 
     def screener(self) -> Worker:
@@ -105,4 +100,4 @@ class WorkerSupply:
             for worker in self._all:
                 worker.kill()
             self._all.clear()
-        self._spare = self._for_screenings = None
+        self.spare = self._for_screenings = None

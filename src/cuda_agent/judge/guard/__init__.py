@@ -16,7 +16,7 @@ from cuda_agent.judge.guard.directives import check_directives
 from cuda_agent.judge.guard.preprocessed import Compiled
 from cuda_agent.judge.guard.python_tree import check_module
 from cuda_agent.judge.guard.source import check_preprocessed
-from cuda_agent.judge.guard.symbols import check_library, check_symbols, forbidden_symbol
+from cuda_agent.judge.guard.symbols import check_library, check_symbols
 from cuda_agent.judge.guard.triton import check_comparison, is_comparison
 
 #: the file beside an object file in which the compiler leaves a `Compiled` for the guard.
@@ -56,11 +56,7 @@ __all__ = [
     "Compiled",
     "check_built",
     "check_comparison",
-    "check_library",
-    "check_preprocessed",
-    "check_symbols",
     "check_texts",
-    "forbidden_symbol",
     "is_comparison",
     "own_kernels",
 ]

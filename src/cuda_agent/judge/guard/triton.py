@@ -98,9 +98,8 @@ class _TritonChecker(ModuleChecker):
 
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
-        launches = isinstance(function, ast.Subscript) and isinstance(function.value, ast.Name)
-        if launches and isinstance(function, ast.Subscript) and isinstance(function.value, ast.Name):
-            launches = function.value.id in self.kernels
+        launched = function.value if isinstance(function, ast.Subscript) else None
+        launches = isinstance(launched, ast.Name) and launched.id in self.kernels
         if launches or self._name_in_triton(function) in _CALLED:
             self.generic_visit(node)
         else:

@@ -28,14 +28,7 @@ from cuda_agent.judge.profile.roofline import datasheet
 from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 from cuda_agent.workers.process import Worker, WorkerFault
 from cuda_agent.workers.requests import FaultKind
-from cuda_agent.workers.requests.baseline import (
-    ImportCompiler,
-    PlanBaselines,
-    PrepareBaseline,
-    PreparedBaseline,
-    RetireBaseline,
-    SettleBaselines,
-)
+from cuda_agent.workers.requests import baseline as requests
 
 NULL = "null"
 _LOAD_TIMEOUT_S = 600.0
@@ -150,11 +143,12 @@ class Baselines:
         """Adds the forms whose weights are constants, after `wait`, to compare with a candidate that derives its
         weights. A form that fails is among `failed`. A dead worker is left to `wait`."""
         self.wait()
+        timeout_s = self._options.compile_baseline_timeout_s
         for name in self._unfrozen() - self.failed.keys():
             worker = self.worker_of(name)
             try:
                 with self._sharing.device_use():
-                    prepared = self._prepare_in(worker, PrepareBaseline(baseline=name))
+                    prepared = worker.request(requests.PrepareBaseline(baseline=name), timeout_s=timeout_s)
                     self._settle(worker)
                 self._note_compiled(name, prepared)
                 self._frozen.add(name)
@@ -190,7 +184,7 @@ class Baselines:
         worker = self.worker_of(name)
         self.retired[name] = times
         try:
-            retired = worker.request(RetireBaseline(baseline=name), timeout_s=self._options.call_timeout_s)
+            retired = worker.request(requests.RetireBaseline(baseline=name), timeout_s=self._options.call_timeout_s)
             self._held[worker.pid] = retired.held_bytes
         except WorkerFault:
             # The workers are prepared again when needed, without this form.
@@ -235,7 +229,7 @@ class Baselines:
         if self._compiled is not None:
             device = self._options.device
             environment = compile_environment(self._folder, device, self._sharing.compile_threads)
-            self._compiled.imported(ImportCompiler(device=device, environment=environment))
+            self._compiled.imported(requests.ImportCompiler(device=device, environment=environment))
         with ThreadPoolExecutor(2) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), self._workers))
 
@@ -258,9 +252,9 @@ class Baselines:
         """Prepares a form. Returns False where it ended its worker. Raises TaskError."""
         worker = self._compiled if self._forms[name].compiled else self._plain
         assert worker is not None
-        request = PrepareBaseline(baseline=name, bandwidth=_bandwidth(self._options.device))
+        request = requests.PrepareBaseline(baseline=name, bandwidth=_bandwidth(self._options.device))
         try:
-            prepared = self._prepare_in(worker, request)
+            prepared = worker.request(request, timeout_s=self._options.compile_baseline_timeout_s)
         except WorkerFault as error:
             if name == EAGER or self._closed:
                 raise self._task_error(error) from None
@@ -273,14 +267,11 @@ class Baselines:
         self._note_compiled(name, prepared)
         return True
 
-    def _prepare_in(self, worker: Worker, request: PrepareBaseline) -> PreparedBaseline:
-        return worker.request(request, timeout_s=self._options.compile_baseline_timeout_s)
-
     def _settle(self, worker: Worker) -> None:
-        settled = worker.request(SettleBaselines(), timeout_s=self._options.call_timeout_s)
+        settled = worker.request(requests.SettleBaselines(), timeout_s=self._options.call_timeout_s)
         self._held[worker.pid] = settled.held_bytes
 
-    def _note_compiled(self, name: str, prepared: PreparedBaseline) -> None:
+    def _note_compiled(self, name: str, prepared: requests.PreparedBaseline) -> None:
         report = prepared.compiled
         if report is not None:
             reasons = tuple(_shortened(reason) for reason in report.reasons[:8])
@@ -288,7 +279,7 @@ class Baselines:
 
     def _load(self, worker: Worker, *, compiled: bool) -> dict[str, _Form]:
         """Loads the task, and learns which forms this worker has."""
-        request = PlanBaselines(
+        request = requests.PlanBaselines(
             name=self._task.name,
             source=self._task.source,
             precision=self._options.precision,

@@ -45,17 +45,9 @@ from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
 from cuda_agent.workers.requests import A, FaultKind, Spec, WorkerRequest
+from cuda_agent.workers.requests import timed as requests
 from cuda_agent.workers.requests.baseline import CopyWeights
 from cuda_agent.workers.requests.candidate import ForgetBuffers
-from cuda_agent.workers.requests.timed import (
-    BurstTimes,
-    DeliverOutputs,
-    GetReady,
-    ReleaseOutputs,
-    RunBurst,
-    TimeQueue,
-    WarmUp,
-)
 from cuda_agent.workers.stopwatch import Stopwatch
 from cuda_agent.workspace.process import page_faults
 
@@ -220,14 +212,14 @@ class Rounds:
             self._rings[worker] = Ring(worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
 
     def _warm(self, name: str, seconds: float) -> None:
-        request = WarmUp(program=name, calls=1, seconds=seconds)
+        request = requests.WarmUp(program=name, calls=1, seconds=seconds)
         warmed = self.ask(name, request, timeout_s=self.options.compile_baseline_timeout_s)
         if name == CANDIDATE and warmed is not None and warmed.otherwise:
             self._otherwise = True
 
     def _call_s(self, name: str) -> float | None:
         """Returns the seconds of one call, or None where the form failed."""
-        found = self.ask(name, TimeQueue(program=name, calls=1))
+        found = self.ask(name, requests.TimeQueue(program=name, calls=1))
         return None if found is None else max(found.us, 0.0) / 1e6
 
     def run(self) -> None:
@@ -287,16 +279,18 @@ class Rounds:
         fill = ring.prepare_fill(self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
         flush_bytes = self._plan.flush_bytes(self._active)
-        request = RunBurst(program=name, flush_bytes=flush_bytes, specs=None if specs is None else tuple(specs))
+        request = requests.RunBurst(
+            program=name, flush_bytes=flush_bytes, specs=None if specs is None else tuple(specs)
+        )
         spin_s = SPIN_S[self.options.device]
-        if self.ask(name, GetReady(core=self._core, spin_s=spin_s, flush_bytes=flush_bytes)) is None:
+        if self.ask(name, requests.GetReady(core=self._core, spin_s=spin_s, flush_bytes=flush_bytes)) is None:
             return None, []
         begin = time.perf_counter_ns()
         fill()
         times = self.ask(name, request, spin_s=spin_s)
         # Copying the outputs here is taken off the clock with the null's; it must not be where they are computed.
         ring.wipe(self._active)
-        if times is not None and self.ask(name, DeliverOutputs(), spin_s=spin_s) is None:
+        if times is not None and self.ask(name, requests.DeliverOutputs(), spin_s=spin_s) is None:
             times = None
         # Before anything else is asked of the worker, which could go on with its work meanwhile.
         samples = [] if times is None else self.check.sample(ring.take)
@@ -304,15 +298,15 @@ class Rounds:
         wall_us = (time.perf_counter_ns() - begin) / 1e3
         if times is None:
             return None, []
-        self.ask(name, ReleaseOutputs())
+        self.ask(name, requests.ReleaseOutputs())
         return Burst(self._event_times(name, times), wall_us, max(0.0, times.waited_us)), samples
 
-    def _event_times(self, name: str, times: BurstTimes) -> tuple[float, ...]:
+    def _event_times(self, name: str, times: requests.BurstTimes) -> tuple[float, ...]:
         """Returns the reported time of each slot. Zero and less become a nanosecond; then the judge's clock pays."""
         if len(times.event_us) != self._active:
             if name != CANDIDATE:
                 raise WorkerError(f"{self.session.task.name}: the baseline worker sent no times", "Run again")
-            said = f"RunBurst: {len(times.event_us)} times instead of {self._active}"
+            said = f"requests.RunBurst: {len(times.event_us)} times instead of {self._active}"
             violation = Violation(rule="protocol", layer="channel", detail=said)
             raise CandidateFault(Fault(Verdict.VIOLATION, said, FaultKind.PROTOCOL, "", (violation,)))
         return tuple(max(time_us, 1e-3) for time_us in times.event_us)

@@ -15,14 +15,7 @@ from cuda_agent.judge.verify.reference import Places, Reference, allocate
 from cuda_agent.workers.buffers import contiguous, synchronize
 from cuda_agent.workers.process import Worker
 from cuda_agent.workers.requests import A, FreeMemory, Spec, WorkerRequest
-from cuda_agent.workers.requests.candidate import (
-    CallModel,
-    CallResult,
-    CompareWeights,
-    ForgetBuffers,
-    LoadCandidate,
-    LoadWeights,
-)
+from cuda_agent.workers.requests import candidate as requests
 
 MODEL_FILE = "model_new.py"
 
@@ -69,7 +62,7 @@ class CandidateProcess:
         self._loads += 1
         inside = write_candidate(candidate, library, root)
         self.ask(
-            LoadCandidate(
+            requests.LoadCandidate(
                 library=None if inside is None else str(inside),
                 model=str(root / MODEL_FILE),
                 init=self._reference.spec.init,
@@ -83,16 +76,18 @@ class CandidateProcess:
         state = self._reference.spec.state
         if state:
             self.weights.arena.copy_from(self._reference.weights.arena)
-        loaded = self.ask(LoadWeights(names=tuple(state), weights=self.weights.refs), (self.weights,))
+        loaded = self.ask(requests.LoadWeights(names=tuple(state), weights=self.weights.refs), (self.weights,))
         self.operators.note(loaded.dispatch, LOADING)
         self.frozen = self.frozen or loaded.frozen
         # The shortest of several counts, since the first call also warms up.
         self.derive_ms = min(loaded.derive_ms, loaded.derive_ms if self.derive_ms is None else self.derive_ms)
 
-    def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> CallResult:
+    def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> requests.CallResult:
         """Calls the candidate once. Its outputs are then in `outputs`. Raises WorkerFault."""
         _poison(self.outputs)
-        request = CallModel(inputs=inputs.refs, spec=spec, outputs=self.outputs.refs, poison=poison, kernels=kernels)
+        request = requests.CallModel(
+            inputs=inputs.refs, spec=spec, outputs=self.outputs.refs, poison=poison, kernels=kernels
+        )
         result = self.ask(request, (inputs, self.outputs))
         self.operators.note(result.dispatch, FORWARD, unseen_outputs=result.unseen_outputs)
         return result
@@ -103,7 +98,7 @@ class CandidateProcess:
         self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in self._reference.spec.outputs])
 
     def changed_weights(self) -> list[str]:
-        return self.ask(CompareWeights()).changed
+        return self.ask(requests.CompareWeights()).changed
 
     def ask(self, request: WorkerRequest[A], places: tuple[Places, ...] = ()) -> A:
         """Sends a request to the candidate, which maps the places first. Raises WorkerFault."""
@@ -119,7 +114,7 @@ class CandidateProcess:
 
     def release(self) -> None:
         """Frees the inputs and outputs of verification, since timing has its own."""
-        self.ask(ForgetBuffers())
+        self.ask(requests.ForgetBuffers())
         for places in self._places:
             if places is not self.weights:
                 self.worker.detach(places.arena)

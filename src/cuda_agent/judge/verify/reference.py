@@ -30,15 +30,7 @@ from cuda_agent.workers.buffers import (
 from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
 from cuda_agent.workers.requests import A, FaultKind, FreeMemory, Spec, TensorRefs, WorkerRequest
-from cuda_agent.workers.requests.reference import (
-    CaptureGraph,
-    DrawInputs,
-    DrawnInputs,
-    DrawWeights,
-    ExpectedOutputs,
-    LoadTask,
-    TaskSpec,
-)
+from cuda_agent.workers.requests import reference as requests
 
 _LOAD_TIMEOUT_S = 600.0
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -87,7 +79,7 @@ class Reference:
         self._precision = precision
         self._timeout_s = timeout_s
         self._places: dict[str, Places] = {}
-        self.spec: TaskSpec
+        self.spec: requests.TaskSpec
         #: bytes of device memory that the worker reported at rest; None from the next request on.
         self.held_bytes: int | None = None
 
@@ -99,16 +91,16 @@ class Reference:
     def alive(self) -> bool:
         return self._worker.alive
 
-    def load(self, seed: int) -> TaskSpec:
+    def load(self, seed: int) -> requests.TaskSpec:
         """Loads the task. Raises TaskError where it can't be judged."""
         name = self._task.name
-        request = LoadTask(name=name, source=self._task.source, seed=seed, precision=self._precision)
+        request = requests.LoadTask(name=name, source=self._task.source, seed=seed, precision=self._precision)
         self.spec = _judgeable(self._ask(request, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s)), name)
         return self.spec
 
     def graph(self, seed: int) -> Graph:
         """Returns `forward` as a graph. Raises TaskError where it can't be captured."""
-        captured = self._ask(CaptureGraph(seed=seed), timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
+        captured = self._ask(requests.CaptureGraph(seed=seed), timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
         try:
             return Graph.from_json(captured.graph, where="the captured graph")
         except CudaAgentError as error:
@@ -138,9 +130,9 @@ class Reference:
         drawn = self._draw((seed,), (self.inputs,), kind)
         return (drawn.specs[0], None) if drawn.dropped is None else ({}, drawn.dropped)
 
-    def _draw(self, seeds: Sequence[int], places: Sequence[Places], variant: str | None = None) -> DrawnInputs:
+    def _draw(self, seeds: Sequence[int], places: Sequence[Places], variant: str | None = None) -> requests.DrawnInputs:
         self._attach(places[0])
-        request = DrawInputs(seeds=tuple(seeds), into=tuple(place.refs for place in places), variant=variant)
+        request = requests.DrawInputs(seeds=tuple(seeds), into=tuple(place.refs for place in places), variant=variant)
         drawn = self._ask(request)
         dropped = variant is not None and drawn.dropped is not None
         if not dropped and (drawn.dropped is not None or len(drawn.specs) != len(places)):
@@ -151,7 +143,7 @@ class Reference:
         """Draws weights into the masters; with `None` it copies the present ones."""
         if self.spec.state:
             self._attach(self.weights)
-            self._ask(DrawWeights(seed=seed, into=self.weights.refs))
+            self._ask(requests.DrawWeights(seed=seed, into=self.weights.refs))
 
     def answer(
         self, spec: Spec, rng: int, *, inputs: Places | None = None, oracle: bool = True, twin: int | None = None
@@ -171,7 +163,9 @@ class Reference:
             self._attach(places)
         into = {name: places.refs for name, places in wanted.items()}
         expected = self._ask(
-            ExpectedOutputs(inputs=given.refs, spec=spec, precision=self._precision, rng=rng, twin=twin, **into)
+            requests.ExpectedOutputs(
+                inputs=given.refs, spec=spec, precision=self._precision, rng=rng, twin=twin, **into
+            )
         )
         eager = wanted["eager"].tensors()
         return Answer(
@@ -251,7 +245,7 @@ def comparing(purpose: str) -> Iterator[None]:
         ) from None
 
 
-def _judgeable(spec: TaskSpec, name: str) -> TaskSpec:
+def _judgeable(spec: requests.TaskSpec, name: str) -> requests.TaskSpec:
     """Returns the task with dense inputs and weights. Raises TaskError where a tensor can't be judged."""
     metas = (*spec.inputs, *spec.state.values(), *spec.outputs)
     for meta in metas:

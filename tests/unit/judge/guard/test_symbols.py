@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.guard import check_library, forbidden_symbol
+from cuda_agent.judge.guard.symbols import check_library, forbidden_symbol
 
 
 @pytest.mark.parametrize(

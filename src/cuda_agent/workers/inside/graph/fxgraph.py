@@ -22,7 +22,7 @@ from cuda_agent.core.graph import (
     base_name,
     refs,
 )
-from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta
+from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, leaves, tensor_meta
 
 #: larger constants carry no values, and operators that need them aren't covered.
 MAX_CONSTANT = 4096
@@ -50,7 +50,8 @@ class GraphBuilder:
     def __init__(self, program: Any, model: Any, inputs: list[Any]) -> None:
         self.program = program
         self.model = model
-        self.positions = _tensor_positions(flatten(inputs)[0])
+        described = enumerate(leaves(flatten(inputs)[0]))
+        self.positions = (index for index, (_, leaf) in described if "t" in leaf)
         self.inputs: list[GraphInput] = []
         self.nodes: list[Node] = []
         self.outputs: list[str] = []
@@ -276,19 +277,3 @@ def _fits(value: Any) -> bool:
     if value.numel() > MAX_CONSTANT or value.is_complex():
         return False
     return value.dtype is not torch.int64 or not value.numel() or int(value.abs().max()) <= 2**53
-
-
-def _tensor_positions(spec: Spec) -> Any:
-    """Returns the indices of the tensors among all leaves of a flattened value."""
-    leaves: list[bool] = []
-
-    def visit(item: Spec) -> None:
-        nested = item.get("list") or item.get("tuple") or list((item.get("dict") or {}).values())
-        if any(kind in item for kind in ("list", "tuple", "dict")):
-            for child in nested:
-                visit(child)
-        else:
-            leaves.append("t" in item)
-
-    visit(spec)
-    return iter([index for index, is_tensor in enumerate(leaves) if is_tensor])

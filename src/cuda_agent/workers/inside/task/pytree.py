@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -71,14 +71,17 @@ def unflatten(spec: Spec, tensors: Sequence[Any]) -> Any:
 def tensor_paths(spec: Spec, path: str = "") -> list[str]:
     """Returns a readable place for every tensor, in order: `[0]`, `['mask']`, or an empty text where the value is the
     tensor."""
-    if "t" in spec:
-        return [path]
-    for kind in ("list", "tuple"):
-        if kind in spec:
-            return [p for i, item in enumerate(spec[kind]) for p in tensor_paths(item, f"{path}[{i}]")]
-    if "dict" in spec:
-        return [p for key, item in spec["dict"].items() for p in tensor_paths(item, f"{path}[{key!r}]")]
-    return []
+    return [where for where, leaf in leaves(spec, path) if "t" in leaf]
+
+
+def leaves(spec: Spec, path: str = "") -> Iterator[tuple[str, Spec]]:
+    """Yields the readable place and the spec of every leaf, in order."""
+    nest = next((spec[kind] for kind in ("list", "tuple", "dict") if kind in spec), None)
+    if nest is None:
+        yield path, spec
+    else:
+        for key, item in nest.items() if isinstance(nest, dict) else enumerate(nest):
+            yield from leaves(item, f"{path}[{key!r}]")
 
 
 class _Flattener:
