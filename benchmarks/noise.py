@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def in_a_process(kernel: KnownKernel, arguments: argparse.Namespace, path: Path)
 def save(path: Path, sample: Sample) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as stream:
-        stream.write(json.dumps(sample.as_data(), ensure_ascii=False) + "\n")
+        stream.write(json.dumps(asdict(sample), ensure_ascii=False) + "\n")
 
 
 def read(path: Path) -> list[Sample]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from cuda_agent.core import intervals
 from cuda_agent.core.baselines import EAGER
@@ -86,9 +85,6 @@ class Sample:
     def covers(self) -> bool:
         """Whether the interval contains 1."""
         return self.low is not None and self.high is not None and self.low <= 1.0 <= self.high
-
-    def as_data(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @contextmanager

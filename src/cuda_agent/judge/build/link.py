@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -20,6 +19,7 @@ from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.judge.build.compiler import Compiler, shorten
 from cuda_agent.judge.build.toolchain import MODULE
+from cuda_agent.judge.guard.symbols import binutils
 
 LIBRARY_NAME = f"{MODULE}.so"
 _FORMAT = "1"
@@ -54,11 +54,11 @@ def link(
             names.append(f"{index}.o")
             shutil.copyfile(path, scratch / names[-1])
         made = scratch / LIBRARY_NAME
-        wanted = _asked(*(scratch / name for name in names))
+        wanted = _symbols("--undefined-only", *(scratch / name for name in names))
         needed = _needed(compiler, functions, wanted) if functions is not None else None
         if needed is not None:
             names.append(Path(shutil.copy(needed, scratch)).name)
-            wanted |= _asked(needed)
+            wanted |= _symbols("--undefined-only", needed)
         torch = [Path(shutil.copy(path, scratch)) for path in _stubs(compiler, wanted)]
         command = compiler.tools.link_command(torch_libraries=torch)
         # Objects before libraries, for --as-needed.
@@ -72,14 +72,13 @@ def link(
         return compiler.cache.keep("libraries", key, LIBRARY_NAME, made), ""
 
 
-def _asked(*objects: Path) -> set[str]:
-    """Returns the undefined symbols of these objects."""
-    return set(_listed("nm", "--undefined-only", "--format=just-symbols", *map(str, objects)).split())
+def _symbols(which: str, *objects: Path) -> set[str]:
+    return set((binutils("nm", which, "--format=just-symbols", *map(str, objects)) or "").split())
 
 
 def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path | None:
     """Links an object with the wanted functions and what they need. Returns None where none is wanted."""
-    symbols = sorted(wanted & set(_listed("nm", "--defined-only", "--format=just-symbols", str(functions)).split()))
+    symbols = sorted(wanted & _symbols("--defined-only", functions))
     if not symbols:
         return None
     key = digest_text(_FORMAT, compiler.tools.fingerprint, functions.parent.name, *symbols)
@@ -156,21 +155,13 @@ def _read_index(path: Path) -> Index:
 def _defined(library: Path) -> dict[str, str]:
     """Returns a library's dynamic symbols that others may use, with their types."""
     found = {}
-    for line in _listed("readelf", "--dyn-syms", "--wide", str(library)).splitlines():
+    for line in (binutils("readelf", "--dyn-syms", "--wide", str(library)) or "").splitlines():
         words = line.split()
         # Num: Value Size Type Bind Vis Ndx Name, or Name@Version
         name = words[7].partition("@")[0] if len(words) == 8 else ""
         if _ASSEMBLES.fullmatch(name) and words[4] != "LOCAL" and words[6] != "UND":
             found[name] = words[3]
     return found
-
-
-def _listed(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
-    except FileNotFoundError:
-        raise DeviceError(f"{command[0]} is missing", "apt install binutils") from None
-    return done.stdout
 
 
 def _without_python(log: str) -> str:

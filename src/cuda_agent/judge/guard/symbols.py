@@ -53,7 +53,7 @@ def check_symbols(objects: Mapping[str, Path], device: Device) -> tuple[Violatio
 
 
 def _object_symbols(source: str, path: Path, device: Device) -> list[Violation]:
-    listed = _binutils("nm", "--undefined-only", "-C", str(path))
+    listed = binutils("nm", "--undefined-only", "-C", str(path))
     if listed is None:
         return [Violation(rule="unreadable_object", layer=LAYER, detail=f"{source}: nm can't read its object file")]
     found = []
@@ -69,7 +69,7 @@ def _object_symbols(source: str, path: Path, device: Device) -> list[Violation]:
 
 def check_library(library: Path) -> tuple[Violation, ...]:
     """Returns a violation for each needed library that a candidate may not bring in. Raises DeviceError."""
-    listed = _binutils("readelf", "--dynamic", "--wide", str(library))
+    listed = binutils("readelf", "--dynamic", "--wide", str(library))
     if listed is None:
         return (Violation(rule="unreadable_object", layer=LAYER, detail=f"readelf can't read {library.name}"),)
     needed = re.findall(r"\(NEEDED\)[^\[]*\[([^\]]*)\]", listed)
@@ -80,10 +80,10 @@ def check_library(library: Path) -> tuple[Violation, ...]:
     )
 
 
-def _binutils(*command: str) -> str | None:
+def binutils(*command: str) -> str | None:
     """Returns the output of a tool, None where it fails. Raises DeviceError when the tool is missing."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
     except FileNotFoundError:
         raise DeviceError(f"{command[0]} is missing", "apt install binutils") from None
     return done.stdout if done.returncode == 0 else None

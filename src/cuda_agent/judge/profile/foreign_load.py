@@ -87,6 +87,8 @@ class CpuShare:
         self._pids = tuple(pids)
         self._before, self._mine = cpu_ticks(), self._own()
 
+    def look(self) -> None: ...
+
     def neighbour(self) -> str | None:
         after, mine = cpu_ticks(), self._own()
         if self._before is None or after is None:
@@ -107,18 +109,14 @@ class LoadMonitor:
     device."""
 
     def __init__(self, device: Device, pids: Iterable[int]) -> None:
-        self._gpu = GpuProbe() if device is Device.CUDA else None
-        self._cpu = CpuShare(pids) if device is Device.CPU else None
+        self._found = GpuProbe() if device is Device.CUDA else CpuShare(pids)
 
     def look(self) -> None:
-        if self._gpu is not None:
-            self._gpu.look()
+        self._found.look()
 
     def neighbour(self) -> str | None:
         """Returns what other program was found, or None."""
-        if self._gpu is not None:
-            return self._gpu.neighbour()
-        return self._cpu.neighbour() if self._cpu is not None else None
+        return self._found.neighbour()
 
 
 def foreign_load(device: Device, uuid: str | None) -> str | None:

@@ -15,6 +15,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+
+import yaml
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta, base_name, refs
@@ -35,37 +38,6 @@ class Peak:
         return {Precision.FP32: self.fp32_tflops, Precision.TF32: self.tf32_tflops}.get(precision, self.half_tflops)
 
 
-#: part of the driver's name for a GPU -> the datasheet's limits. The first that fits counts. Where one name stands for
-#: several products, it has the fastest one's limits.
-_DATASHEETS = (
-    ("GH200", Peak(4.9, 67.0, 495.0, 990.0)),
-    ("H200", Peak(4.8, 67.0, 495.0, 990.0)),
-    ("H100 NVL", Peak(3.94, 60.0, 418.0, 836.0)),
-    ("H100 PCIe", Peak(2.04, 51.0, 378.0, 757.0)),
-    ("H100", Peak(3.35, 67.0, 495.0, 990.0)),
-    ("H800", Peak(3.35, 67.0, 495.0, 990.0)),
-    ("H20", Peak(4.0, 44.0, 74.0, 148.0)),
-    ("B200", Peak(8.0, 80.0, 1125.0, 2250.0)),
-    ("B300", Peak(8.0, 80.0, 1125.0, 2500.0)),
-    ("A100-SXM4-80GB", Peak(2.04, 19.5, 156.0, 312.0)),
-    ("A100 80GB", Peak(1.94, 19.5, 156.0, 312.0)),
-    ("A100", Peak(1.56, 19.5, 156.0, 312.0)),
-    ("A800", Peak(2.04, 19.5, 156.0, 312.0)),
-    ("A30", Peak(0.933, 10.3, 82.0, 165.0)),
-    ("A10G", Peak(0.600, 35.0, 70.0, 70.0)),
-    ("A10", Peak(0.600, 31.2, 62.5, 125.0)),
-    ("L40", Peak(0.864, 91.6, 183.0, 362.0)),
-    ("L4", Peak(0.300, 30.3, 60.0, 121.0)),
-    ("V100", Peak(0.900, 15.7, 15.7, 125.0)),
-    ("T4", Peak(0.320, 8.1, 8.1, 65.0)),
-    ("RTX 6000 Ada", Peak(0.960)),
-    ("RTX A6000", Peak(0.768)),
-    ("RTX PRO 6000", Peak(1.792)),
-    ("RTX 5090", Peak(1.792)),
-    ("RTX 4090", Peak(1.008)),
-    ("RTX 3090 Ti", Peak(1.008)),
-    ("RTX 3090", Peak(0.936)),
-)
 #: a copy reaches about nine tenths of a datasheet's bandwidth.
 MEASURED_HEADROOM = 1.25
 
@@ -186,9 +158,11 @@ def _bytes(meta: TensorMeta) -> int:
     return meta.numel * ITEM_BYTES[meta.dtype]
 
 
+@lru_cache(maxsize=8)
 def datasheet(name: str) -> Peak | None:
-    """Returns the limits of a GPU by the driver's name for it."""
-    return next((peak for part, peak in _DATASHEETS if part in name), None)
+    """Returns the limits of a GPU by the driver's name for it, from `datasheets.yaml`."""
+    known = yaml.safe_load(Path(__file__).with_name("datasheets.yaml").read_text())
+    return next((Peak(*limits) for part, limits in known.items() if part in name), None)
 
 
 @lru_cache(maxsize=4)

@@ -278,21 +278,17 @@ def same_structure(mine: Any, reference: Any, *, atol: float, rtol: float) -> bo
     may differ by the published bound."""
     if not isinstance(mine, dict) or not isinstance(reference, dict):
         return False
-    for kind in ("list", "tuple"):
-        if kind in reference:
-            ours, theirs = mine.get("list", mine.get("tuple")), reference[kind]
-            return (
-                isinstance(ours, list)
-                and len(ours) == len(theirs)
-                and all(same_structure(a, b, atol=atol, rtol=rtol) for a, b in zip(ours, theirs, strict=True))
-            )
-    if "dict" in reference:
-        ours, theirs = mine.get("dict"), reference["dict"]
-        return (
-            isinstance(ours, dict)
-            and list(ours) == list(theirs)
-            and all(same_structure(ours[key], theirs[key], atol=atol, rtol=rtol) for key in theirs)
-        )
+    nest = next((kind for kind in ("list", "tuple", "dict") if kind in reference), None)
+    if nest is not None:
+        theirs = reference[nest]
+        ours = mine.get("dict") if nest == "dict" else mine.get("list", mine.get("tuple"))
+        if not isinstance(ours, type(theirs)) or len(ours) != len(theirs):
+            return False
+        if nest == "dict":
+            if list(ours) != list(theirs):
+                return False
+            ours, theirs = ours.values(), theirs.values()
+        return all(same_structure(a, b, atol=atol, rtol=rtol) for a, b in zip(ours, theirs, strict=True))
     value, wanted = mine.get("v"), reference.get("v")
     if isinstance(wanted, float) and isinstance(value, int | float) and not isinstance(value, bool):
         return abs(value - wanted) <= atol + rtol * abs(wanted)

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from cuda_agent.core.config import JudgeOptions, Regression
@@ -126,37 +127,28 @@ class Verification:
         options = self.session.options
         trials = options.trials if self.trials is None else self.trials
         last = trials - 1
-        plan: list[Callable[[], bool]] = [self._fresh(i == last and last > 0) for i in range(trials)]
-        plan.insert(1, lambda: self._trial("in_place"))
+        plan: list[Callable[[], bool]] = [partial(self._fresh, i == last and last > 0) for i in range(trials)]
+        plan.insert(1, partial(self._trial, "in_place"))
         spec = self.reference.spec
         plan += [
-            self._variant(kind)
+            partial(self._trial, kind, variant=kind)
             for kind in (*spec.variants, *(spec.wide_variants if options.variants == "wide" else ()))
         ]
-        return plan + [self._regression(known) for known in options.regressions]
+        return plan + [partial(self._regression, known) for known in options.regressions]
 
-    def _fresh(self, new_storage: bool) -> Callable[[], bool]:
-        def run() -> bool:
-            self._new_weights()
-            if not new_storage:
-                return self._trial("fresh")
-            return self._trial("new_storage", inputs=self.candidate.new_inputs(), poison=False)
+    def _fresh(self, new_storage: bool) -> bool:
+        self._new_weights()
+        if not new_storage:
+            return self._trial("fresh")
+        return self._trial("new_storage", inputs=self.candidate.new_inputs(), poison=False)
 
-        return run
-
-    def _variant(self, kind: str) -> Callable[[], bool]:
-        return lambda: self._trial(kind, variant=kind)
-
-    def _regression(self, known: Regression) -> Callable[[], bool]:
-        def run() -> bool:
-            self._new_weights(known.weights_seed)
-            spec = self.reference.spec
-            if known.variant is not None and known.variant not in (*spec.variants, *spec.wide_variants):
-                self._dropped.append(f"{REGRESSION}: this judge knows no variant {known.variant!r}")
-                return True
-            return self._trial(REGRESSION, variant=known.variant, seed=known.seed)
-
-        return run
+    def _regression(self, known: Regression) -> bool:
+        self._new_weights(known.weights_seed)
+        spec = self.reference.spec
+        if known.variant is not None and known.variant not in (*spec.variants, *spec.wide_variants):
+            self._dropped.append(f"{REGRESSION}: this judge knows no variant {known.variant!r}")
+            return True
+        return self._trial(REGRESSION, variant=known.variant, seed=known.seed)
 
     def _new_weights(self, seed: int | None = None) -> None:
         self._weights_seed = self.session.secrets.seed() if seed is None else seed

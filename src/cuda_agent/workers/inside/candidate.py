@@ -129,7 +129,10 @@ class LoadedCandidate:
         finally:
             _poison(False)
         places = self._context.tensors(request.outputs)
-        spec, outputs = self._structure(value)
+        try:
+            spec, outputs = flatten(value)
+        except TaskError as error:
+            raise _misfit(f"the output can't be passed on: {error.cause}") from None
         self._check_fit(spec, outputs, places)
         self._check_alias(outputs, inputs)
         with torch.no_grad():
@@ -163,12 +166,6 @@ class LoadedCandidate:
         for tensor in torch.utils._pytree.tree_leaves(value):
             if isinstance(tensor, torch.Tensor) and type(tensor) is not torch.Tensor:
                 raise _misfit(f"an output is a {type(tensor).__name__}, not a plain tensor")
-
-    def _structure(self, value: Any) -> tuple[Spec, list[Any]]:
-        try:
-            return flatten(value)
-        except TaskError as error:
-            raise _misfit(f"the output can't be passed on: {error.cause}") from None
 
     def _check_fit(self, spec: Spec, outputs: list[Any], places: list[Any]) -> None:
         if len(outputs) != len(places):

@@ -30,7 +30,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     task_code,
 )
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, variant
-from cuda_agent.workers.inside.task.weights import redraw
+from cuda_agent.workers.inside.task.weights import redraw, state_metas
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, ImportTask, Operations, Spec, TensorRefs
 from cuda_agent.workers.requests import reference as requests
 
@@ -91,7 +91,7 @@ class LoadedReference:
             init=init_spec,
             inputs_spec=spec,
             inputs=tuple(map(tensor_meta, tensors)),
-            state={name: tensor_meta(tensor) for name, tensor in self._state().items()},
+            state=state_metas(self._model),
             outputs_spec=output_spec,
             outputs=tuple(map(tensor_meta, outputs)),
             mutated=self._mutated,

@@ -49,6 +49,11 @@ def screen(
     lost = short = False
     samples: dict[int, list[float]] = {}
     reference: list[Any] | None = None
+
+    def timed(index: int, turn: int) -> float:
+        set_config(configs[index])
+        return runner.time_once(program, slots[turn % len(slots)], flush_bytes=flush_bytes)
+
     for index, config in enumerate(configs):
         if index and time.monotonic() > end:
             failures[index] = "not tried: the screening budget ended"
@@ -60,9 +65,9 @@ def screen(
             if reason is None:
                 reference = [t.clone() for t in result] if reference is None else reference
                 del result
-                samples[index] = values = [runner.time_once(program, slots[0], flush_bytes=flush_bytes)]
+                samples[index] = values = [timed(index, 0)]
                 if values[0] < HOPELESS * min(map(min, samples.values())):
-                    values.append(runner.time_once(program, slots[1 % len(slots)], flush_bytes=flush_bytes))
+                    values.append(timed(index, 1))
             else:
                 failures[index] = reason
         except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
@@ -74,7 +79,7 @@ def screen(
                     failures[rest] = "not tried: an earlier setting broke the device"
                 break
     if not lost:
-        samples = _halve(runner, program, set_config, configs, slots, samples, end, flush_bytes)
+        samples = _halve(samples, timed, end)
     return ScreenTimes(
         latency_us=tuple(median(samples[index]) if index in samples else None for index in range(len(configs))),
         failures={str(index): reason for index, reason in failures.items()},
@@ -83,18 +88,9 @@ def screen(
     )
 
 
-def _halve(
-    runner: Runner,
-    program: Program,
-    set_config: Callable[[Mapping[str, int]], None],
-    configs: Sequence[Mapping[str, int]],
-    slots: Sequence[Slot],
-    first: Mapping[int, list[float]],
-    end: float,
-    flush_bytes: int,
-) -> dict[int, list[float]]:
+def _halve(first: Mapping[int, list[float]], timed: Callable[[int, int], float], end: float) -> dict[int, list[float]]:
     """Returns the samples of the last stage that each setting took part in. A dropped setting counts as no faster than
-    those that stayed."""
+    those that stayed. `timed(index, turn)` times a setting."""
     order, result = random.Random(0), dict(first)
     alive = _contenders(first)
     while alive and time.monotonic() < end:
@@ -105,9 +101,7 @@ def _halve(
             for index in alive:
                 if time.monotonic() > end:
                     break
-                set_config(configs[index])
-                slot = slots[turn % len(slots)]
-                stage[index].append(runner.time_once(program, slot, flush_bytes=flush_bytes))
+                stage[index].append(timed(index, turn))
         measured = {index: values for index, values in stage.items() if values}
         result |= measured
         bar = max(map(median, measured.values()), default=0.0)
