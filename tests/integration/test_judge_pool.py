@@ -71,6 +71,15 @@ def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
 
 
 @pytest.mark.alone
+def test_a_host_opens_each_of_its_tasks_once(tmp_path: Path) -> None:
+    tasks, log = (task(128), task(96)), tmp_path / "turns.jsonl"
+    with Pool(OPTIONS, sessions=1, builders=1, log=log) as opened:
+        futures = [opened.submit(one, candidate(), with_profile=False) for one in tasks for _ in range(2)]
+        assert {future.result(timeout=300).verdict for future in futures} == {Verdict.TIMING_VOID}
+    assert log.read_text().count('"kind": "stay"') == len(tasks)
+
+
+@pytest.mark.alone
 def test_a_device_host_that_is_killed_is_replaced(pool: Pool) -> None:
     pool.submit(task(128), candidate()).result(timeout=300)
     host = pool.hosts[0].helper

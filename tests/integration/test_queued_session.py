@@ -79,8 +79,8 @@ def test_a_task_that_finds_too_little_memory_has_the_device_alone(
             raise OutOfMemory("Too little", "Make the task smaller")
         return "done"
 
-    assert one._with_memory(call, lambda _: False) == "done"
+    assert one._with_memory(call, lambda _: None) == "done"
     assert len(promised) == 2 and promised[1] is WHOLE
     with pytest.raises(OutOfMemory):
-        one._with_memory(lambda: (_ for _ in ()).throw(OutOfMemory("Alone, too", "")), lambda _: False)
+        one._with_memory(lambda: (_ for _ in ()).throw(OutOfMemory("Alone, too", "")), lambda _: None)
     one.close()

@@ -194,6 +194,11 @@ class Resources:
         prepared = None if held is None else self.baselines.held_bytes
         return None if held is None or prepared is None else held + prepared
 
+    @property
+    def oracle_bytes(self) -> int | None:
+        """The bytes of device memory that the float64 answers took in the reference's worker; None before the first."""
+        return None if self._reference is None else self._reference.oracle_bytes
+
     def settle(self) -> None:
         """Returns when no baseline is compiled and no worker that was started ahead still starts its device. Their
         failures are raised to the caller that needs them."""

@@ -49,9 +49,9 @@ class DeviceQueue:
             finally:
                 self._timing = False
 
-    def stay(self, need: Need) -> Stay:
-        """Waits until the task may stay on the device with these bytes."""
-        return Stay(self, self._granted(Kind.STAY, "stay", need), need)
+    def stay(self, need: Need, step: str = "stay") -> Stay:
+        """Waits until the task may stay on the device with these bytes. `step` is its name in the log."""
+        return Stay(self, self._granted(Kind.STAY, step[:500], need), need)
 
     @contextmanager
     def _turn(self, kind: Kind, step: str, step_bytes: int) -> Iterator[None]:

@@ -140,7 +140,8 @@ class DeviceHost:
 
     def _new_session(self, task: Task, peak_bytes: int | None, rank: float) -> QueuedSession:
         sharing = Sharing(
-            prewarms=False,
+            # On a CPU the imports would disturb the timing of another task.
+            prewarms=self._options.device is Device.CUDA,
             gives_back=self._options.device is Device.CUDA,
             compile_threads=self._compile_threads,
             timed_cores=self._kept,

@@ -162,7 +162,9 @@ class Pool:
             self._check_open()
             self._unfinished.add(future)
             host = self._choose(task)
-        host.threads.submit(self._prepare, host, task)
+            is_idle = host.waiting == 1
+        if is_idle:
+            host.threads.submit(self._prepare, host, task)
         self._building.submit(self._build, host, future, case, with_profile)
         future.add_done_callback(partial(self._finished, host))
         return future
@@ -270,7 +272,8 @@ class Pool:
             helper.call(job, *arguments)
 
     def _prepare(self, host: _Host, task: Task) -> None:
-        """Loads the task while its candidate compiles. An error is raised again when the candidate is judged."""
+        """Loads the task on an idle host while its candidate compiles. An error is raised again when the candidate is
+        judged."""
         self._quietly(host.helper, "prepare", task)
 
     def _finished(self, host: _Host, future: Future[Evaluation]) -> None:

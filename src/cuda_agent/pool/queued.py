@@ -35,37 +35,51 @@ WHOLE = Need(resting=1 << 60)
 
 
 class DeviceStep(NamedTuple):
-    """The name of a step, and how many copies of an eager call's inputs, outputs and other memory it needs."""
+    """The name of a step, how many copies of an eager call's inputs, outputs and other memory it needs, and whether the
+    oracle computes in it."""
 
     name: str
-    inputs: float = 0.0
-    outputs: float = 0.0
-    rest: float = 0.0
+    inputs: int = 0
+    outputs: int = 0
+    rest: int = 0
+    has_oracle: bool = False
 
 
-#: Outputs are also computed in float64, and a verified candidate has its own outputs.
-ADMISSION, VERIFICATION = DeviceStep("admission", 4, 6, 2), DeviceStep("verification", 5, 8, 3)
+#: The answers are kept in float64 too, and a verified candidate has its own outputs.
+ADMISSION = DeviceStep("admission", 2, 4, 0, has_oracle=True)
+VERIFICATION = DeviceStep("verification", 3, 6, 1, has_oracle=True)
 BASELINES, LOADING = DeviceStep("baselines", 2, 2, 2), DeviceStep("loading", 3, 3, 3)
 #: A further verified call, whose kernels are recorded.
-OBSERVATION = DeviceStep("observation", 4, 8, 3)
-STEPS = (ADMISSION, VERIFICATION, BASELINES, LOADING, OBSERVATION)
+OBSERVATION = DeviceStep("observation", 2, 6, 1, has_oracle=True)
+#: The clock: one slot of each ring (`judge.profile.rings`), and a call in each of three workers.
+TIMING = DeviceStep("timing", 4, 8, 3)
+STEPS = (ADMISSION, VERIFICATION, BASELINES, LOADING, OBSERVATION, TIMING)
 
 
 class CallSize(NamedTuple):
-    """The bytes that an eager call holds on the device: inputs, outputs, and the rest at its peak."""
+    """The bytes that an eager call holds on the device: inputs, outputs, and the rest at its peak. `oracle` is what the
+    call in float64 holds; None where it isn't known."""
 
     inputs: int
     outputs: int
     rest: int = 0
+    oracle: int | None = None
 
     def of(self, step: DeviceStep) -> int:
         """Returns the bytes that a step needs."""
-        return int(step.inputs * self.inputs + step.outputs * self.outputs + step.rest * self.rest)
+        oracle = 2 * self.call if self.oracle is None else self.oracle
+        own = step.inputs * self.inputs + step.outputs * self.outputs + step.rest * self.rest
+        return own + (oracle if step.has_oracle else 0)
+
+    @property
+    def call(self) -> int:
+        """The bytes of an eager call."""
+        return self.inputs + self.outputs + self.rest
 
     def need(self, kept: int | None) -> Need:
         """Returns the task's need. `kept` are the bytes that its processes hold between steps besides their contexts;
         None where they aren't measured yet."""
-        resting = int(_RESTING * sum(self)) if kept is None else kept
+        resting = int(_RESTING * self.call) if kept is None else kept
         return Need(CONTEXTS + resting, max(map(self.of, STEPS)))
 
 
@@ -99,12 +113,13 @@ class QueuedSession:
         sharing.device_use, sharing.give_up = self._prepares, self._turn.give_up
         self._session: JudgeSession | None = None
         self._stay: Stay | None = None
+        self._stay_step = "stay"
         #: Set when the session has its memory, or when opening it failed.
         self._stays = threading.Event()
 
     def admit(self) -> None:
         """Loads and checks the task. Raises TaskError."""
-        self._with_memory(lambda: self._admitted() and None, lambda _none: False)
+        self._with_memory(lambda: self._admitted() and None, lambda _none: None)
 
     def graph(self) -> Graph:
         """Returns the task's graph, which the admission has captured. Raises TaskError."""
@@ -119,7 +134,7 @@ class QueuedSession:
             with self._device(LOADING):
                 return session.screen(candidate, configs, clock=partial(self._clock, session))
 
-        return self._with_memory(screened, lambda report: report.out_of_memory)
+        return self._with_memory(screened, lambda report: "a setting" if report.out_of_memory else None)
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """Says what limits a candidate, like `JudgeSession.inspect`."""
@@ -139,7 +154,10 @@ class QueuedSession:
                 session.rest()
             return case.evaluation()
 
-        return self._with_memory(judged, lambda evaluation: evaluation.verdict is Verdict.OUT_OF_MEMORY)
+        def lacked(evaluation: Evaluation) -> str | None:
+            return evaluation.reason if evaluation.verdict is Verdict.OUT_OF_MEMORY else None
+
+        return self._with_memory(judged, lacked)
 
     def prewarm(self) -> None:
         """Starts the next candidate's worker, which imports torch while the candidate is compiled."""
@@ -194,7 +212,7 @@ class QueuedSession:
             # This needs no device.
             with self._queue.host("imports"):
                 session.start()
-            self._stay = self._queue.stay(self._need)
+            self._stay = self._queue.stay(self._need, self._stay_step)
         except BaseException:
             self.close()
             raise
@@ -210,7 +228,9 @@ class QueuedSession:
             return True
         assert stay is not None
         known = self._size
-        self._size = CallSize(total_bytes(spec.inputs), total_bytes(spec.outputs), spec.rest_bytes)
+        self._size = CallSize(
+            total_bytes(spec.inputs), total_bytes(spec.outputs), spec.rest_bytes, session.oracle_bytes
+        )
         need = self._size.need(session.kept_bytes)
         if need == stay.need or stay.change(need):
             self._need = need
@@ -220,18 +240,23 @@ class QueuedSession:
         self._need = self._size.need(None)
         return False
 
-    def _with_memory(self, call: Callable[[], Result], lacked: Callable[[Result], bool]) -> Result:
-        """Returns the call's result. A call that ran out of memory beside other tasks is repeated alone."""
+    def _with_memory(self, call: Callable[[], Result], lacked: Callable[[Result], str | None]) -> Result:
+        """Returns the call's result. A call that ran out of memory beside other tasks is repeated alone. `lacked` says
+        what of a result ran out of memory; the queue's log has it as the reason of the second stay."""
         alone = self._options.device is Device.CPU or self._need is WHOLE
         try:
             result = call()
-            if alone or not (lacked(result) or (self._session and self._session.baselines.out_of_memory)):
+            short = lacked(result)
+            if short is None and self._session is not None and self._session.baselines.out_of_memory:
+                short = ", ".join(sorted(self._session.baselines.out_of_memory))
+            if alone or short is None:
                 return result
-        except OutOfMemory:
+        except OutOfMemory as error:
             if alone:
                 raise
+            short = error.cause
         self.close()
-        self._need = WHOLE
+        self._need, self._stay_step = WHOLE, f"stay alone: {short}"
         return call()
 
     @contextmanager
@@ -257,7 +282,7 @@ class QueuedSession:
         self._turn.give_up()
         session.settle()
         try:
-            with self._queue.clock("timing"):
+            with self._queue.clock(TIMING.name):
                 try:
                     yield
                 finally:

@@ -82,6 +82,8 @@ class Reference:
         self.spec: requests.TaskSpec
         #: bytes of device memory that the worker reported at rest; None from the next request on.
         self.held_bytes: int | None = None
+        #: the most device memory that the float64 answers took in the worker; None before the first.
+        self.oracle_bytes: int | None = None
 
     @property
     def device(self) -> Device:
@@ -167,6 +169,8 @@ class Reference:
                 inputs=given.refs, spec=spec, precision=self._precision, rng=rng, twin=twin, **into
             )
         )
+        if oracle:
+            self.oracle_bytes = max(self.oracle_bytes or 0, expected.oracle_bytes)
         eager = wanted["eager"].tensors()
         return Answer(
             spec=expected.spec,

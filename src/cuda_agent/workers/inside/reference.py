@@ -18,7 +18,7 @@ from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
-from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held
+from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held, reserved_memory
 from cuda_agent.workers.inside.task.taskmodule import (
     import_task,
     load_task_module,
@@ -140,16 +140,16 @@ class LoadedReference:
         if request.policy is not None:
             with precision_context(request.precision, self._device):
                 self._answer(spec, tensors, request.policy)
-        oracle = ""
+        oracle, taken = "", 0
         if request.oracle is not None:
-            if not self._is_wide:
-                # Its tensors are larger: no block of what was drawn and answered so far is large enough, but all later
-                # tensors fit into its blocks.
-                free_cache(self._context.device)
-                self._is_wide = True
+            # Its tensors are larger: no block of what was drawn and answered so far is large enough, but all later
+            # tensors fit into its blocks.
+            before = 0 if self._is_wide else free_cache(self._context.device)
             oracle = self._oracle_answer(spec, tensors, request.oracle)
+            taken = 0 if self._is_wide else max(0, reserved_memory(self._context.device) - before)
+            self._is_wide = True
         gc.collect()
-        return requests.Expected(spec=output_spec, oracle=oracle)
+        return requests.Expected(spec=output_spec, oracle=oracle, oracle_bytes=taken)
 
     def import_capture(self, _request: requests.ImportCapture) -> Done:
         warm_up()

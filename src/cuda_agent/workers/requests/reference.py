@@ -69,10 +69,12 @@ class DrawWeights(WorkerRequest[Done]):
 
 
 class Expected(WorkerAnswer):
-    """`oracle` says what the oracle computed in; "" where it wasn't asked."""
+    """`oracle` says what the oracle computed in; "" where it wasn't asked. `oracle_bytes` is the device memory that it
+    took besides its answers; 0 where memory for it was there already."""
 
     spec: Spec
     oracle: str
+    oracle_bytes: Count = 0
 
 
 class ExpectedOutputs(WorkerRequest[Expected]):

@@ -56,7 +56,12 @@ def free_cache(device: Device) -> int:
     if device is not Device.CUDA:
         return 0
     torch.cuda.empty_cache()
-    return int(torch.cuda.memory_reserved())
+    return reserved_memory(device)
+
+
+def reserved_memory(device: Device) -> int:
+    """Returns the bytes of device memory that torch holds in this process, used or not; 0 on the CPU."""
+    return int(torch.cuda.memory_reserved()) if device is Device.CUDA else 0
 
 
 def give_back(device: Device) -> None:
