@@ -82,7 +82,7 @@ class Reference:
         self.spec: requests.TaskSpec
         #: bytes of device memory that the worker reported at rest; None from the next request on.
         self.held_bytes: int | None = None
-        #: the most device memory that the float64 answers took in the worker; None before the first.
+        #: device memory that the last float64 answer took in the worker; None before the first.
         self.oracle_bytes: int | None = None
 
     @property
@@ -170,7 +170,7 @@ class Reference:
             )
         )
         if oracle:
-            self.oracle_bytes = max(self.oracle_bytes or 0, expected.oracle_bytes)
+            self.oracle_bytes = expected.oracle_bytes or self.oracle_bytes or 0
         eager = wanted["eager"].tensors()
         return Answer(
             spec=expected.spec,

@@ -18,6 +18,7 @@ from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
+from cuda_agent.workers.inside.task.slices import WHOLE, Slices, find_slices
 from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held, reserved_memory
 from cuda_agent.workers.inside.task.taskmodule import (
     import_task,
@@ -33,6 +34,9 @@ from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properti
 from cuda_agent.workers.inside.task.weights import redraw, state_metas
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, ImportTask, Operations, Spec, TensorRefs
 from cuda_agent.workers.requests import reference as requests
+
+#: bytes of a call from which on a task is large.
+LARGE = 256 << 20
 
 
 def create(context: Context) -> Operations:
@@ -59,6 +63,10 @@ class LoadedReference:
         self._facts: list[Facts] | None = None
         #: whether the cache of device memory holds what the oracle needs.
         self._is_wide = False
+        #: whether answers are too large for their memory to be kept, and are computed slice by slice where that is
+        #: possible.
+        self._is_large = False
+        self._slices: Slices | None = None
 
     @property
     def _device(self) -> str:
@@ -87,6 +95,8 @@ class LoadedReference:
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
+        peak = max(0, sum(held) - sum(t.numel() * t.element_size() for t in before))
+        self._is_large = max(peak, sum(t.numel() * t.element_size() for t in (*before, *outputs))) >= LARGE
         return requests.TaskSpec(
             init=init_spec,
             inputs_spec=spec,
@@ -99,7 +109,7 @@ class LoadedReference:
             policy_differs=policy_differs(self._context.device, request.precision, products),
             variants=tuple(KINDS),
             wide_variants=tuple(WIDE),
-            peak_bytes=max(0, sum(held) - sum(t.numel() * t.element_size() for t in before)),
+            peak_bytes=peak,
         )
 
     def draw_inputs(self, request: requests.DrawInputs) -> requests.DrawnInputs:
@@ -126,7 +136,7 @@ class LoadedReference:
         return Done()
 
     def expected(self, request: requests.ExpectedOutputs) -> requests.Expected:
-        """Computes the answers. Their device memory is kept for the next ones, until `free`."""
+        """Computes the answers. Their device memory is kept for the next ones, until `free`, unless they are large."""
         tensors, spec = self._context.tensors(request.inputs), request.spec
         seed_everything(request.rng)
         Flags().apply()
@@ -145,10 +155,14 @@ class LoadedReference:
             # Its tensors are larger: no block of what was drawn and answered so far is large enough, but all later
             # tensors fit into its blocks.
             before = 0 if self._is_wide else free_cache(self._context.device)
-            oracle = self._oracle_answer(spec, tensors, request.oracle)
+            eager = self._context.tensors(request.eager)
+            oracle = self._oracle_answer(spec, tensors, eager, self._context.tensors(request.oracle))
             taken = 0 if self._is_wide else max(0, reserved_memory(self._context.device) - before)
             self._is_wide = True
         gc.collect()
+        if self._is_large:
+            free_cache(self._context.device)
+            self._is_wide = False
         return requests.Expected(spec=output_spec, oracle=oracle, oracle_bytes=taken)
 
     def import_capture(self, _request: requests.ImportCapture) -> Done:
@@ -210,11 +224,31 @@ class LoadedReference:
                 to.copy_(tensor)
         return output_spec
 
-    def _oracle_answer(self, spec: Spec, tensors: list[Any], into: TensorRefs) -> str:
-        with task_code(self._task, "Model.forward in float64"):
-            oracle = run_float64(self._model, self._inputs(spec, tensors))
-        self._fill(into, flatten(oracle.value)[1])
-        return oracle.precision
+    def _oracle_answer(self, spec: Spec, tensors: list[Any], eager: list[Any], into: list[Any]) -> str:
+        """Writes the oracle's answer, and returns its precision: that of the least precise slice."""
+        precisions = set()
+
+        def exact(inputs: list[Any]) -> list[Any]:
+            with task_code(self._task, "Model.forward in float64"):
+                oracle = run_float64(self._model, self._inputs(spec, inputs))
+            precisions.add(oracle.precision)
+            return flatten(oracle.value)[1]
+
+        def plain(inputs: list[Any]) -> list[Any]:
+            return flatten(run_forward(self._task, self._model, self._inputs(spec, inputs)))[1]
+
+        if self._slices is None:
+            can_cut = self._is_large and not self._mutated
+            self._slices = find_slices(tensors, eager, plain, exact) if can_cut else WHOLE
+            precisions.clear()
+        way = self._slices
+        with torch.no_grad():
+            for begin in way.begins():
+                length = min(way.length, way.rows - begin)
+                answers = exact(way.inputs(tensors, begin, length))
+                for place, answer in zip(way.outputs(into, begin, length), answers, strict=True):
+                    place.copy_(answer)
+        return min(precisions - {"float64"}, default="float64")
 
 
 def _shape_and_type(tensor: Any) -> dict[str, Any]:
