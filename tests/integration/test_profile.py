@@ -13,6 +13,7 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
+from cuda_agent.judge.profile import rings
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.profile.rounds import OTHERWISE
@@ -181,6 +182,18 @@ def test_outputs_that_lie_otherwise_are_copied_on_the_clock(bench: Bench) -> Non
 def test_liars_are_convicted(bench: Bench, source: str, rule: str) -> None:
     found = bench.time(source)
     assert found.report is None and [v.rule for v in found.violations] == [rule], found
+
+
+def test_a_large_task_has_a_ring_for_each_burst(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rings, "KEPT_SHARE", 0.0)
+    report = bench.time(HONEST, frozen=True).report
+    assert report is not None and {"eager", "compile", "frozen_tf32"} <= set(report.baselines), report
+    assert report.rounds >= 3 and "1 call per round" in report.notes
+    assert OTHERWISE in (bench.time(OTHER_ORDER).report or report).notes
+    for source, rule in ((LAZY_WHEN_TIMED, "timed_output"), (COARSE_WHEN_TIMED, "timed_output")):
+        assert [violation.rule for violation in bench.time(source).violations] == [rule]
+    fault = bench.time(CRASHING).fault
+    assert fault is not None and fault.verdict is Verdict.CRASHED
 
 
 def test_crash_is_the_candidates_fault(bench: Bench) -> None:

@@ -32,7 +32,11 @@ def server(tmp_path: Path) -> Iterator[QueueServer]:
 
 def session(server: QueueServer, name: str, task: Task | None = None) -> QueuedSession:
     return QueuedSession(
-        task or small_axpby("1, 128"), OPTIONS, DeviceQueue(server.address, name), Sharing(prewarms=False)
+        task or small_axpby("1, 128"),
+        OPTIONS,
+        DeviceQueue(server.address, name),
+        Sharing(prewarms=False),
+        card_bytes=1 << 40,
     )
 
 

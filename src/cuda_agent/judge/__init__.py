@@ -13,7 +13,7 @@ from cuda_agent.judge.inspection.reached import device_roofline, work_needed
 from cuda_agent.judge.inspection.sanitizer import find_sanitizer, sanitizer_findings
 from cuda_agent.judge.profile.foreign_load import LoadMonitor, wait_for_quiet
 from cuda_agent.judge.profile.profile import profile_candidate
-from cuda_agent.judge.profile.rings import L2_TIMES, device_facts, total_bytes
+from cuda_agent.judge.profile.rings import L2_TIMES, device_facts, timing_bytes, total_bytes
 from cuda_agent.judge.profile.roofline import datasheet
 from cuda_agent.judge.profile.timing import Burst, Tolerance
 from cuda_agent.judge.serve import JudgeServer
@@ -62,6 +62,7 @@ __all__ = [
     "same_twice",
     "sanitizer_findings",
     "summarize",
+    "timing_bytes",
     "total_bytes",
     "wait_for_quiet",
     "work_needed",

@@ -74,7 +74,7 @@ class DeviceHost:
         number. `cores` are those that its processes may use; an empty set means all. `kept` are the cores for timed
         programs."""
         # The stack counts the cores, so it is read before this process has fewer.
-        read_stack()
+        self._card = card_bytes(gpu)
         keep_off((os.sched_getaffinity(0) - cores if cores else frozenset()) | kept)
         if gpu is not None:
             # The driver reads this once, and sandboxes pass it on to the workers.
@@ -147,9 +147,18 @@ class DeviceHost:
             timed_cores=self._kept,
         )
         queue = DeviceQueue(self._queue, f"{task.name} {task.key[:12]} {os.getpid()}", rank)
-        return QueuedSession(task, self._options, queue, sharing, hidden=self._hidden, peak_bytes=peak_bytes)
+        return QueuedSession(
+            task, self._options, queue, sharing, hidden=self._hidden, card_bytes=self._card, peak_bytes=peak_bytes
+        )
 
     def _own_queue(self) -> Address:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-queue-"))
         rule = QueueRule(None, shares_cores=self._options.device is Device.CPU)
         return self._stack.enter_context(QueueServer(Path(folder) / "queue.sock", rule)).address
+
+
+def card_bytes(gpu: str | None) -> int:
+    """Returns the memory of a GPU, given by its UUID or number, in bytes."""
+    gpus = read_stack().gpus
+    found = next((one for one in gpus if one.uuid == gpu), gpus[0] if gpus else None)
+    return ((found.memory_mib if found else None) or 16384) << 20

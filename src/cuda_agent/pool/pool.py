@@ -24,10 +24,9 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Candidate, Evaluation, Task
-from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import MAX_COMPILE_THREADS, Built, Case
 from cuda_agent.pool.builders import Builders, builders_for
-from cuda_agent.pool.host import BuilderRole, DeviceHost
+from cuda_agent.pool.host import BuilderRole, DeviceHost, card_bytes
 from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import Address, QueueServer
 from cuda_agent.workers.affinity import kept_for_timing, share
@@ -110,7 +109,7 @@ class Pool:
         cores = os.sched_getaffinity(0)
         mine = share(cores, number, count)
         slots = max(1, len(mine - kept) // _CORES_OF_A_STEP)
-        card = (self._card or int(_PROMISED * _card_bytes(gpu))) if cuda else self._card
+        card = (self._card or int(_PROMISED * card_bytes(gpu))) if cuda else self._card
         rule = QueueRule(card, host_slots=slots, shares_cores=not cuda)
         path = self._folder / f"queue-{number}.sock"
         server = QueueServer(path, rule, log=self._log, is_short=partial(self._release_idle, number))
@@ -302,10 +301,3 @@ class Pool:
             future.set_result(host.helper.call("judge", case, with_profile))
         except BaseException as error:  # noqa: BLE001 - as above
             future.set_exception(error)
-
-
-def _card_bytes(gpu: str | None) -> int:
-    """Returns the memory of a GPU, given by its UUID or number, in bytes."""
-    gpus = read_stack().gpus
-    found = next((one for one in gpus if one.uuid == gpu), gpus[0] if gpus else None)
-    return ((found.memory_mib if found else None) or 16384) << 20

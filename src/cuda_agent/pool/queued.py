@@ -15,7 +15,7 @@ from cuda_agent.core.errors import CudaAgentError, OutOfMemory, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, LeastWork
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
-from cuda_agent.judge import Case, JudgeSession, Sharing, total_bytes, work_needed
+from cuda_agent.judge import Case, JudgeSession, Sharing, timing_bytes, total_bytes, work_needed
 from cuda_agent.pool.client import DeviceQueue, DeviceTurn, Stay
 from cuda_agent.pool.rule import Need
 from cuda_agent.workers.process import Worker
@@ -51,9 +51,7 @@ VERIFICATION = DeviceStep("verification", 3, 6, 1, has_oracle=True)
 BASELINES, LOADING = DeviceStep("baselines", 2, 2, 2), DeviceStep("loading", 3, 3, 3)
 #: A further verified call, whose kernels are recorded.
 OBSERVATION = DeviceStep("observation", 2, 6, 1, has_oracle=True)
-#: The clock: one slot of each ring (`judge.profile.rings`), and a call in each of three workers.
-TIMING = DeviceStep("timing", 4, 8, 3)
-STEPS = (ADMISSION, VERIFICATION, BASELINES, LOADING, OBSERVATION, TIMING)
+STEPS = (ADMISSION, VERIFICATION, BASELINES, LOADING, OBSERVATION)
 
 
 class CallSize(NamedTuple):
@@ -76,11 +74,12 @@ class CallSize(NamedTuple):
         """The bytes of an eager call."""
         return self.inputs + self.outputs + self.rest
 
-    def need(self, kept: int | None) -> Need:
-        """Returns the task's need. `kept` are the bytes that its processes hold between steps besides their contexts;
-        None where they aren't measured yet."""
+    def need(self, kept: int | None, card_bytes: int) -> Need:
+        """Returns the task's need on a device of `card_bytes`. `kept` are the bytes that its processes hold between
+        steps besides their contexts; None where they aren't measured yet."""
         resting = int(_RESTING * self.call) if kept is None else kept
-        return Need(CONTEXTS + resting, max(map(self.of, STEPS)))
+        clock = timing_bytes(self.inputs, self.outputs, self.rest, card_bytes)
+        return Need(CONTEXTS + resting, max(clock, *map(self.of, STEPS)))
 
 
 class QueuedSession:
@@ -100,14 +99,16 @@ class QueuedSession:
         sharing: Sharing,
         *,
         hidden: Sequence[Path] = (),
+        card_bytes: int,
         peak_bytes: int | None = None,
     ) -> None:
-        """`peak_bytes` is the known memory of an eager call on the device."""
+        """`card_bytes` is the memory of the device, `peak_bytes` that of an eager call where it is known."""
         self.task = task
         self._options, self._queue, self._hidden = options, queue, tuple(hidden)
         peak = peak_bytes or USUAL_PEAK
         self._size = CallSize(peak // 2, peak // 2)
-        self._need = self._size.need(None)
+        self._card = card_bytes
+        self._need = self._size.need(None, card_bytes)
         self._turn = DeviceTurn(queue)
         self._sharing = sharing
         sharing.device_use, sharing.give_up = self._prepares, self._turn.give_up
@@ -231,13 +232,13 @@ class QueuedSession:
         self._size = CallSize(
             total_bytes(spec.inputs), total_bytes(spec.outputs), spec.rest_bytes, session.oracle_bytes
         )
-        need = self._size.need(session.kept_bytes)
+        need = self._size.need(session.kept_bytes, self._card)
         if need == stay.need or stay.change(need):
             self._need = need
             return True
         if known == self._size:
             return True
-        self._need = self._size.need(None)
+        self._need = self._size.need(None, self._card)
         return False
 
     def _with_memory(self, call: Callable[[], Result], lacked: Callable[[Result], str | None]) -> Result:
@@ -282,7 +283,7 @@ class QueuedSession:
         self._turn.give_up()
         session.settle()
         try:
-            with self._queue.clock(TIMING.name):
+            with self._queue.clock("timing"):
                 try:
                     yield
                 finally:

@@ -13,7 +13,8 @@ from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.profile import timing
 from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.profile.foreign_load import wait_for_quiet
-from cuda_agent.judge.profile.rounds import CandidateFault, Rounds, TimedTask
+from cuda_agent.judge.profile.programs import CandidateFault, TimedTask
+from cuda_agent.judge.profile.rounds import Rounds
 from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.profile.timedcheck import bounds_from
 from cuda_agent.judge.verify.candidate import CandidateProcess
@@ -67,14 +68,14 @@ def profile_candidate(
         rounds.clocks.read()
         far: dict[str, float] = {}
         try:
-            rounds.prepare()
+            rounds.programs.prepare()
             found = _timed(rounds, baselines, options.device, load, torch_computes=torch_computes)
             far = rounds.schedule.far() if found.report is not None else {}
             return found
         except CandidateFault as error:
             return Profiled(fault=error.fault)
         finally:
-            rounds.close()
+            rounds.programs.close()
             for name, times in far.items():
                 baselines.retire(name, times)
 
@@ -121,7 +122,8 @@ def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
     """Returns what the dispatcher records in one more burst, against candidates that leave the arithmetic to torch only
     after verification."""
     log, last = OperatorLog(device), rounds.rounds[-1].bursts[CANDIDATE]
-    record = rounds.ask(CANDIDATE, RecordBurst(program=CANDIDATE, calls=len(last.event_us)))
+    with rounds.programs.ring_of(CANDIDATE):
+        record = rounds.programs.ask(CANDIDATE, RecordBurst(program=CANDIDATE, calls=len(last.event_us)))
     assert record is not None
     log.note(record, TIMED)
     return log.violations()
@@ -165,9 +167,12 @@ def _record(rounds: Rounds, name: str) -> Timing:
     typical_s = intervals.median(timing.medians(rounds.rounds, name)) / 1e6
     calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
     shown = name == CANDIDATE or name in rounds.schedule.needed()
-    queued = rounds.ask(name, TimeQueue(program=name, calls=calls)) if shown else None
-    # A profiler leaves its hooks behind, so it runs only in the worker that ends after this. Baselines are timed again.
-    extras = rounds.ask(name, MeasureExtras(program=name, busy=name == CANDIDATE)) or ExtraFigures()
+    with rounds.programs.ring_of(name) as ring:
+        queued = rounds.programs.ask(name, TimeQueue(program=name, calls=calls)) if shown and ring is not None else None
+        # A profiler leaves its hooks behind, so it runs only in the worker that ends after this. Baselines are timed
+        # again.
+        request = MeasureExtras(program=name, busy=name == CANDIDATE)
+        extras = (None if ring is None else rounds.programs.ask(name, request)) or ExtraFigures()
     return timing.timing(
         rounds.rounds,
         name,

@@ -2,22 +2,25 @@
 
 Masters are mapped by the judge and the reference worker only. The candidate and each baseline worker have their own
 input and output rings. The judge copies masters into an input ring when that worker's burst begins, so inputs are
-released inside its time.
+released inside its time. A large task's ring has one slot and exists only for one burst of its worker, which then gives
+its memory back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.judge.verify.reference import Places, allocate
+from cuda_agent.judge.verify.reference import Places, Reference, allocate
 from cuda_agent.workers.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, gpu_memory, is_dense, synchronize
 from cuda_agent.workers.process import Worker, WorkerFault
 from cuda_agent.workers.requests import Spec
+from cuda_agent.workers.requests.reference import TaskSpec
 from cuda_agent.workers.requests.timed import DropRing, MakeRing
 
 MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
@@ -37,16 +40,19 @@ RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
 INPUT_COPIES, OUTPUT_COPIES = 4, 5
 #: workers that call programs.
 WORKERS = 3
+#: share of a device's memory from which on the rings aren't kept between bursts.
+KEPT_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class RingPlan:
     """`slots` is the number of sets of inputs with memory, `traffic_bytes` the inputs and outputs of one call.
-    `l2_bytes` is 0 on the CPU, whose sets only alternate."""
+    `l2_bytes` is 0 on the CPU, whose sets only alternate. `is_kept`: every worker keeps its ring between bursts."""
 
     slots: int
     traffic_bytes: int
     l2_bytes: int
+    is_kept: bool = True
 
     def calls(self, call_s: float, share: float = 1.0) -> int:
         """Returns the calls of one burst, for a program that takes `call_s` seconds: long enough and, if possible, past
@@ -65,11 +71,33 @@ class RingPlan:
         return 0 if calls * self.traffic_bytes >= needed else needed
 
 
+def _keeping_bytes(input_bytes: int, output_bytes: int, rest_bytes: int) -> int:
+    """Returns the least bytes of a timing whose workers keep their rings and what a call holds."""
+    return INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes + WORKERS * (output_bytes + rest_bytes)
+
+
+def timing_bytes(input_bytes: int, output_bytes: int, rest_bytes: int, card_bytes: int) -> int:
+    """Returns the least bytes of a timing on a device of `card_bytes`. `rest_bytes` is what a call holds besides its
+    inputs and outputs."""
+    keeping = _keeping_bytes(input_bytes, output_bytes, rest_bytes)
+    # A master, a ring, and either what drawing holds or a call's and the null's outputs.
+    return keeping if keeping <= KEPT_SHARE * card_bytes else 4 * input_bytes + 3 * output_bytes + rest_bytes
+
+
 def plan_ring(
-    device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int, rest_bytes: int = 0
+    device: Device,
+    input_bytes: int,
+    output_bytes: int,
+    l2_bytes: int,
+    free_bytes: int,
+    card_bytes: int,
+    rest_bytes: int = 0,
 ) -> RingPlan:
     """Plans as many slots for one task as memory allows, up to what a burst of a short program needs. `rest_bytes` is
-    what a call holds besides, without what workers hold already; each of them keeps as much."""
+    what a call holds besides, without what workers hold already; each of them keeps as much. `card_bytes` is all memory
+    of the device."""
+    if _keeping_bytes(input_bytes, output_bytes, rest_bytes) > KEPT_SHARE * card_bytes:
+        return RingPlan(1, max(1, input_bytes + output_bytes), l2_bytes if device is Device.CUDA else 0, is_kept=False)
     each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
     most = max(0, free_bytes - WORKERS * rest_bytes) // (2 if device is Device.CUDA else 4)
     limit = min(most, max(RING_BYTES[device], LEAST_CALLS * each if device is Device.CUDA else 0))
@@ -77,13 +105,14 @@ def plan_ring(
     return RingPlan(slots, max(1, input_bytes + output_bytes), l2_bytes if device is Device.CUDA else 0)
 
 
-def device_facts(device: Device) -> tuple[int, int]:
-    """Returns (bytes of the L2 cache, bytes of free memory). The L2 cache counts only on cuda."""
+def device_facts(device: Device) -> tuple[int, int, int]:
+    """Returns (bytes of the L2 cache, bytes of free memory, bytes of all memory). The L2 cache counts only on cuda."""
     if device is Device.CUDA:
         import torch
 
-        return int(torch.cuda.get_device_properties(0).L2_cache_size), gpu_memory()[0]
-    return 0, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return int(torch.cuda.get_device_properties(0).L2_cache_size), *gpu_memory()
+    page = os.sysconf("SC_PAGE_SIZE")
+    return 0, os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
 
 
 def total_bytes(metas: Sequence[TensorMeta]) -> int:
@@ -110,23 +139,34 @@ class Masters:
         return following[0].offset if following else self.places.layout.nbytes
 
 
+def output_places(metas: Sequence[TensorMeta], device: Device, slots: int) -> tuple[list[list[int]], list[int]]:
+    """Returns for each output where the first slots of a ring begin (in elements of its type) and how many elements it
+    has."""
+    each = len(metas)
+    found = Layout.pack([contiguous(meta) for meta in metas], device, slots).slots
+    begins = [
+        [found[slot * each + index].offset // ITEM_BYTES[found[index].meta.dtype] for slot in range(slots)]
+        for index in range(each)
+    ]
+    return begins, [found[index].meta.numel for index in range(each)]
+
+
 class Ring:
     """A worker's input ring and output ring."""
 
     def __init__(
         self, worker: Worker, masters: Masters, spec: Spec, inputs: Sequence[TensorMeta], outputs: Sequence[TensorMeta],
-        slots: int,
+        slots: int, *, is_kept: bool = True,
     ) -> None:  # fmt: skip
         """Raises DeviceError where memory is short, WorkerFault when the worker can't map it."""
         device = worker.settings.device
-        self.worker, self.device, self._masters = worker, device, masters
+        self.worker, self.device, self._masters, self._is_kept = worker, device, masters, is_kept
         self._inputs = allocate("ring", inputs, device, slots)
         try:
             self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
         except BaseException:
             self._inputs.arena.close()
             raise
-        self._each = len(outputs)
         self._pairs: dict[int, tuple[Any, Any]] = {}
         self._bits: dict[int, Any] = {}
         # Outputs that the reference left with gaps or overlaps may have any layout.
@@ -156,16 +196,6 @@ class Ring:
         self._views(slots)[0].zero_()
         synchronize(self.device)
 
-    def output_places(self, slots: int) -> tuple[list[list[int]], list[int]]:
-        """Returns for each output where the first slots begin (in elements of its type) and how many elements it has,
-        which is the same in every worker's ring."""
-        found = self._outputs.layout.slots
-        begins = [
-            [found[slot * self._each + index].offset // ITEM_BYTES[found[index].meta.dtype] for slot in range(slots)]
-            for index in range(self._each)
-        ]
-        return begins, [found[index].meta.numel for index in range(self._each)]
-
     def take(self, output: int, positions: Any) -> Any:
         """Copies what the last burst left of an output at these places, as bits, so that every type can be taken."""
         import torch
@@ -182,7 +212,7 @@ class Ring:
         self._bits.clear()
         if self.worker.alive:
             try:
-                self.worker.request(DropRing(), timeout_s=60.0)
+                self.worker.request(DropRing(frees=not self._is_kept), timeout_s=60.0)
                 self.worker.detach(self._inputs.arena)
                 self.worker.detach(self._outputs.arena)
             except WorkerFault:
@@ -195,3 +225,56 @@ class Ring:
             count = self._masters.used_bytes(slots)
             self._pairs[slots] = (self._inputs.arena.raw(0, count), self._masters.places.arena.raw(0, count))
         return self._pairs[slots]
+
+
+class Rings:
+    """The masters of a timing, and the rings of the workers that keep one."""
+
+    def __init__(self, plan: RingPlan, spec: TaskSpec, device: Device) -> None:
+        """Raises DeviceError where memory is short."""
+        self.plan, self._spec = plan, spec
+        self.masters = Masters(spec.inputs, plan.slots, device)
+        self._rings: dict[Worker, Ring] = {}
+
+    def add(self, worker: Worker) -> None:
+        """Makes the ring of a worker, if it keeps one. Raises what `Ring` raises."""
+        if self.plan.is_kept:
+            self._rings[worker] = self._new(worker)
+
+    def drop(self, worker: Worker) -> None:
+        """Frees the ring of a worker, if it keeps one."""
+        if worker in self._rings:
+            self._rings.pop(worker).close()
+
+    @contextlib.contextmanager
+    def of(self, worker: Worker) -> Iterator[Ring]:
+        """Yields a worker's ring. One that isn't kept is made for this block and holds what the masters hold. Raises
+        what `Ring` raises."""
+        if self.plan.is_kept:
+            yield self._rings[worker]
+            return
+        ring = self._new(worker)
+        try:
+            ring.fill(self.plan.slots)
+            yield ring
+        finally:
+            ring.close()
+
+    def fill(self) -> None:
+        """Copies the masters into all rings that are kept."""
+        for ring in self._rings.values():
+            ring.fill(self.plan.slots)
+
+    def close(self, reference: Reference) -> None:
+        """Frees rings and masters. Ended workers need nothing."""
+        for worker in tuple(self._rings):
+            self.drop(worker)
+        reference.detach(self.masters.places)
+        self.masters.places.arena.close()
+
+    def _new(self, worker: Worker) -> Ring:
+        spec = self._spec
+        return Ring(
+            worker, self.masters, spec.inputs_spec, spec.inputs, spec.outputs, self.plan.slots,
+            is_kept=self.plan.is_kept,
+        )  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
+from cuda_agent.judge.profile.programs import TimedTask
 from cuda_agent.judge.profile.rings import Masters, Ring, device_facts, plan_ring, total_bytes
-from cuda_agent.judge.profile.rounds import TimedTask
 from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.workers.affinity import divided, near_gpu
@@ -41,8 +41,8 @@ def screen(session: TimedTask, process: CandidateProcess, configs: list[dict[str
         # Our own compilers would be foreign load.
         session.baselines.wait()
     spec, device = reference.spec, options.device
-    l2_bytes, free = device_facts(device)
-    plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
+    l2_bytes, *memory = device_facts(device)
+    plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, *memory)
     slots = min(plan.slots, MOST_SLOTS)
     budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
     request = ScreenConfigs(

@@ -18,7 +18,7 @@ from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
-from cuda_agent.workers.inside.task.slices import WHOLE, Slices, find_slices
+from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
 from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held, reserved_memory
 from cuda_agent.workers.inside.task.taskmodule import (
     import_task,
@@ -66,7 +66,7 @@ class LoadedReference:
         #: whether answers are too large for their memory to be kept, and are computed slice by slice where that is
         #: possible.
         self._is_large = False
-        self._slices: Slices | None = None
+        self._slices: Slicing | None = None
 
     @property
     def _device(self) -> str:

@@ -13,6 +13,7 @@ from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Outputs, Program, Runner, Slot, laid_out, lies_otherwise, null_program
 from cuda_agent.workers.inside.screen import screen
 from cuda_agent.workers.inside.task.pytree import unflatten
+from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.requests import Done, Operations
 from cuda_agent.workers.requests import timed as requests
 from cuda_agent.workers.requests.candidate import DispatchRecord
@@ -83,11 +84,14 @@ class TimedPrograms:
         gc.freeze()
         return Done()
 
-    def drop_ring(self, _request: requests.DropRing | None = None) -> Done:
+    def drop_ring(self, request: requests.DropRing | None = None) -> Done:
         self.runner.release()
         self._stay_on(None)
         self._tensors, self._slots, self._outputs, self._null = [], [], [], None
         self._otherwise.clear()
+        if request is not None and request.frees:
+            gc.collect()
+            free_cache(self._context.device)
         return Done()
 
     def warm_up(self, request: requests.WarmUp) -> requests.Warmed:

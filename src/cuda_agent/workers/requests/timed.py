@@ -19,7 +19,10 @@ class MakeRing(WorkerRequest[Done]):
 
 
 class DropRing(WorkerRequest[Done]):
-    """Forgets the rings, so that their arenas may be detached."""
+    """Forgets the rings, so that their arenas may be detached. With `frees` the worker also gives back device memory
+    that it holds without need."""
+
+    frees: bool = False
 
 
 class Warmed(WorkerAnswer):

@@ -10,7 +10,7 @@ import torch
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Task, TrialReport, VerifyReport
-from cuda_agent.judge.profile.rings import MAX_SLOTS, Ring, plan_ring
+from cuda_agent.judge.profile.rings import MAX_SLOTS, Ring, output_places, plan_ring, timing_bytes
 from cuda_agent.judge.profile.schedule import affordable
 from cuda_agent.judge.profile.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
 from cuda_agent.judge.verify.reference import allocate
@@ -19,7 +19,7 @@ from cuda_agent.workers.buffers import contiguous
 TASK = Task(name="toy", source="x = 1")
 
 MIB, GIB = 1 << 20, 1 << 30
-H200 = {"l2_bytes": 60 * MIB, "free_bytes": 130 << 30}
+H200 = {"l2_bytes": 60 * MIB, "free_bytes": 130 << 30, "card_bytes": 140 << 30}
 
 
 def test_small_tasks_flush() -> None:
@@ -52,21 +52,29 @@ def test_bursts_leave_time_for_rounds(calls: float, made: int) -> None:
 
 def test_huge_tasks_fit() -> None:
     plan = plan_ring(Device.CUDA, 6400 * MIB, 6400 * MIB, **H200)
-    assert plan.slots == 1 and plan.flush_bytes(1) == 0
+    assert plan.slots == 1 and plan.flush_bytes(1) == 0 and not plan.is_kept
     assert plan_ring(Device.CUDA, 60 << 30, 60 << 30, **H200).slots == 1, "the allocation will say that it doesn't fit"
 
 
+def test_a_timing_needs_at_most_a_quarter_of_the_device_for_rings_that_are_kept() -> None:
+    kept, card = [size for size in range(1, 12) if plan_ring(Device.CUDA, size << 30, size << 30, **H200).is_kept], 140
+    assert kept == [1, 2]
+    assert timing_bytes(2 << 30, 2 << 30, 0, card << 30) == 24 << 30
+    assert timing_bytes(6 << 30, 6 << 30, 0, card << 30) == 42 << 30
+
+
 def test_what_calls_hold_besides_is_left_to_them() -> None:
-    usual, rest = plan_ring(Device.CUDA, GIB, GIB, **H200), 30 * GIB
-    assert plan_ring(Device.CUDA, GIB, GIB, **H200, rest_bytes=GIB).slots == usual.slots
-    spared = plan_ring(Device.CUDA, GIB, GIB, **H200, rest_bytes=rest)
-    assert 1 < spared.slots < usual.slots and 9 * spared.slots * GIB <= (H200["free_bytes"] - 3 * rest) // 2
-    assert plan_ring(Device.CUDA, GIB, GIB, **H200, rest_bytes=2 * rest).slots == 1
+    busy, rest = H200 | {"free_bytes": 40 * GIB}, 7 * GIB
+    usual = plan_ring(Device.CUDA, GIB // 2, GIB // 2, **busy)
+    assert plan_ring(Device.CUDA, GIB // 2, GIB // 2, **busy, rest_bytes=GIB // 2).slots == usual.slots
+    spared = plan_ring(Device.CUDA, GIB // 2, GIB // 2, **busy, rest_bytes=rest)
+    assert 1 < spared.slots < usual.slots and 9 * spared.slots * GIB // 2 <= (40 * GIB - 3 * rest) // 2
+    assert not plan_ring(Device.CUDA, GIB, GIB, **busy, rest_bytes=2 * rest).is_kept
 
 
 def test_cpu_takes_few() -> None:
-    assert plan_ring(Device.CPU, 4096, 4096, 0, 16 << 30).slots == MAX_SLOTS[Device.CPU]
-    big = plan_ring(Device.CPU, 64 * MIB, 64 * MIB, 0, 16 << 30)
+    assert plan_ring(Device.CPU, 4096, 4096, 0, 16 << 30, 24 << 30).slots == MAX_SLOTS[Device.CPU]
+    big = plan_ring(Device.CPU, 64 * MIB, 64 * MIB, 0, 16 << 30, 24 << 30)
     assert big.slots * 7 * 64 * MIB <= 1 << 30 and big.flush_bytes(1) == 0
 
 
@@ -166,9 +174,9 @@ def test_every_type_is_taken_from_a_ring(dtype: str) -> None:
         for tensor in places.arena.tensors(places.layout.slots[2 * slot : 2 * slot + 2]):
             tensor.copy_(values[slot].to(tensor.dtype))
     ring = object.__new__(Ring)
-    ring._outputs, ring._each, ring._bits = places, 2, {}
+    ring._outputs, ring._bits = places, {}
     found = check()
-    found.draw(*ring.output_places(3), "cpu")
+    found.draw(*output_places(metas, Device.CPU, 3), "cpu")
     for sample in found.sample(ring.take):
         assert torch.equal(sample.to(torch.int64), values.reshape(-1))
     ring._bits.clear()

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cuda_agent.workers.inside.task.slices import WHOLE, Slices, find_slices
+from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
 
 ROWS = 40
 
 
-def found(forward: Callable[..., Any], *inputs: torch.Tensor) -> Slices:
+def found(forward: Callable[..., Any], *inputs: torch.Tensor) -> Slicing:
     def answer(tensors: list[Any]) -> list[Any]:
         value = forward(*tensors)
         return list(value) if isinstance(value, tuple) else [value]
@@ -41,11 +41,11 @@ def rows(*shape: int) -> torch.Tensor:
     ],
 )
 def test_batches_are_cut(forward: Callable[..., Any], inputs: tuple[torch.Tensor, ...], cut: tuple[int, ...]) -> None:
-    assert found(forward, *inputs) == Slices(0, ROWS, cut)
+    assert found(forward, *inputs) == Slicing(0, ROWS, cut)
 
 
 def test_a_scan_over_the_batch_is_cut_along_the_next_dimension() -> None:
-    assert found(lambda x: x.cumsum(0), rows(48)) == Slices(1, 48, (0,))
+    assert found(lambda x: x.cumsum(0), rows(48)) == Slicing(1, 48, (0,))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_rows_that_depend_on_each_other_are_not_cut(forward: Callable[..., Any])
 
 def test_slices_cover_all_rows() -> None:
     for count in (2, 15, 16, 17, 100):
-        way = Slices(0, count, (0,))
+        way = Slicing(0, count, (0,))
         assert sum(min(way.length, count - begin) for begin in way.begins()) == count
         assert len(way.begins()) <= 16

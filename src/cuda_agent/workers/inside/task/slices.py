@@ -24,7 +24,7 @@ Answer = Callable[[list[Any]], list[Any]]
 
 
 @dataclass(frozen=True)
-class Slices:
+class Slicing:
     """A way to cut a task: along `dim`, which has `rows` entries in each output and in each of the inputs `cut`."""
 
     dim: int
@@ -48,10 +48,10 @@ class Slices:
 
 
 #: The way of a task that can't be cut.
-WHOLE = Slices(0, 1, ())
+WHOLE = Slicing(0, 1, ())
 
 
-def find_slices(inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer, exact: Answer) -> Slices:
+def find_slices(inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer, exact: Answer) -> Slicing:
     """Returns a way to cut the task, or WHOLE. `outputs` are the answers of `eager` to the inputs; `exact` answers in
     float64."""
     for way in _ways(inputs, outputs):
@@ -63,19 +63,19 @@ def find_slices(inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer, ex
     return WHOLE
 
 
-def _ways(inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[Slices]:
+def _ways(inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[Slicing]:
     for dim in range(_DIMENSIONS):
         sizes = {tensor.shape[dim] if tensor.ndim > dim else 0 for tensor in outputs}
         rows = sizes.pop() if len(sizes) == 1 else 0
         cut = tuple(i for i, tensor in enumerate(inputs) if tensor.ndim > dim and tensor.shape[dim] == rows)
         if rows > 1 and cut:
-            yield Slices(dim, rows, cut)
+            yield Slicing(dim, rows, cut)
             if len(cut) > 1:
                 # A square weight may have as many rows as the batch.
-                yield Slices(dim, rows, cut[:1])
+                yield Slicing(dim, rows, cut[:1])
 
 
-def _holds(way: Slices, inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer) -> bool:
+def _holds(way: Slicing, inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer) -> bool:
     length = way.length
     return all(
         _are_alike(eager(way.inputs(inputs, begin, length)), way.outputs(outputs, begin, length), _EAGER)
@@ -83,7 +83,7 @@ def _holds(way: Slices, inputs: Sequence[Any], outputs: Sequence[Any], eager: An
     )
 
 
-def _is_exact(way: Slices, inputs: Sequence[Any], exact: Answer) -> bool:
+def _is_exact(way: Slicing, inputs: Sequence[Any], exact: Answer) -> bool:
     length = way.length
     longer = exact(way.inputs(inputs, 0, 2 * length if 2 * length <= way.rows else way.rows))
     return _are_alike(exact(way.inputs(inputs, 0, length)), way.outputs(longer, 0, length), _EXACT)
