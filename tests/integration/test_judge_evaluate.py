@@ -146,7 +146,7 @@ def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: p
     to_come = [Profiled(fault=disturbed)]
 
     def once(*arguments: Any, **more: Any) -> Profiled:
-        workers.append(arguments[4].worker.pid)
+        workers.append(arguments[1].worker.pid)
         return to_come.pop() if to_come else timed(*arguments, **more)
 
     monkeypatch.setattr(case, "profile_candidate", once)

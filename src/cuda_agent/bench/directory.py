@@ -78,7 +78,6 @@ class BenchDirectory:
             commit=current_commit(),
             stack=stack,
             started=now(),
-            peak_bytes={p.entry.id: p.peak_bytes for p in problems if p.peak_bytes is not None},
         )
         manifest.write(self.path)
         return manifest
@@ -91,9 +90,7 @@ class BenchDirectory:
         tasks = read_lines(self.path / SUITE_FILE, Task)
         if [task.key for task in tasks] != [entry.key for entry in manifest.tasks]:
             raise StoreError(f"{self.path / SUITE_FILE} isn't the suite of the run", "Restore the file")
-        peaks = manifest.peak_bytes
-        pairs = zip(manifest.tasks, tasks, strict=True)
-        problems = [Problem(entry, task, peaks.get(entry.id)) for entry, task in pairs]
+        problems = list(map(Problem, manifest.tasks, tasks))
         try:
             return manifest, problems, BenchOptions.model_validate(manifest.configuration)
         except ValidationError as error:

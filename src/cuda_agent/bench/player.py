@@ -45,7 +45,6 @@ class Player:
     command: tuple[str, ...] = ()
     key_file: Path | None = None
     limits: Roofline | None = None
-    peak_bytes: int | None = None
     again: bool = False
     _run: AgentRun | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -88,7 +87,7 @@ class Player:
                 manifest, _ = directory.write_resumption(directory.read_start()[2], self.options)
             else:
                 manifest = directory.write_start(self.task, self.options, self.command)
-            judge = StayingJudge(self.pool, peak_bytes=self.peak_bytes, rank=time.time(), told=self._work.append)
+            judge = StayingJudge(self.pool, rank=time.time(), told=self._work.append)
             run = AgentRun(
                 self.task, self.options, self.policy, directory, manifest,
                 judge=judge, key=self._key(), hidden=(self.root,),

@@ -105,7 +105,6 @@ class Bench:
             command=self.manifest.command,
             key_file=self.key_file,
             limits=self.manifest.limits,
-            peak_bytes=problem.peak_bytes,
             again=again,
         )
 

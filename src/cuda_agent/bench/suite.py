@@ -17,7 +17,7 @@ from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
 from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_parquet, read_sources
-from cuda_agent.tasks.records import DatasetTask, Measurement
+from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
 
 _LEVEL = re.compile(r"\blevel[ _-]?(\d+)\b", re.IGNORECASE)
@@ -31,12 +31,10 @@ SUITE_FILE = "suite.jsonl"
 
 @dataclass(frozen=True)
 class Problem:
-    """One task with its entry in the suite. `peak_bytes` is the memory of an eager call on the device, where it was
-    measured."""
+    """One task with its entry in the suite."""
 
     entry: SuiteTask
     task: Task
-    peak_bytes: int | None = None
 
 
 def read_suite(places: Sequence[str]) -> list[Problem]:
@@ -94,16 +92,11 @@ def _read(place: str) -> list[Problem]:
     if not path.exists():
         return _hub(place)
     if path.is_dir() and (path / CANDIDATES_FILE).exists():
-        measured = measured_on(path)
-        by_key = measured.by_key if measured is not None else {}
-        return [_composed(task, by_key.get(task.task.key)) for task in passing(read_tasks(path), measured)]
+        return [_composed(task) for task in passing(read_tasks(path), measured_on(path))]
     if path.is_dir() and exported(path):
-        tasks, by_key = read_exported(path)
-        return [_composed(task, by_key.get(task.task.key)) for task in tasks]
+        return [_composed(task) for task in read_exported(path)[0]]
     if path.suffix == ".parquet" and all(name in read_parquet(path).column_names for name in PUBLISHED):
-        peaks = _peaks(path)
-        problems = [_composed(task, None) for task in read_published(path)]
-        return [replace(p, peak_bytes=peaks.get(p.task.name, p.peak_bytes)) for p in problems]
+        return [_composed(task) for task in read_published(path)]
     if path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz"):
         return _lines(path)
     if path.is_file() and path.suffix not in (".py", ".parquet"):
@@ -144,7 +137,7 @@ def _hub(name: str) -> list[Problem]:
 def _lines(path: Path) -> list[Problem]:
     """Returns composed tasks, or plain tasks."""
     try:
-        return [_composed(task, None) for task in read_lines(path, DatasetTask)]
+        return [_composed(task) for task in read_lines(path, DatasetTask)]
     except StoreError as error:
         try:
             return [problem_of(task) for task in read_lines(path, Task)]
@@ -152,23 +145,11 @@ def _lines(path: Path) -> list[Problem]:
             raise error from None
 
 
-def _peaks(path: Path) -> dict[str, int]:
-    table = read_parquet(path)
-    if "peak_memory_bytes" not in table.column_names or "name" not in table.column_names:
-        return {}
-    rows = zip(table.column("name").to_pylist(), table.column("peak_memory_bytes").to_pylist(), strict=True)
-    return {str(name): int(peak) for name, peak in rows if peak is not None}
-
-
-def _composed(composed: DatasetTask, measured: Measurement | None) -> Problem:
-    """Returns a problem of level 1 (one operator), 2 (several) or 3 (a module of transformers). Its memory is the
-    measured or else the counted one."""
+def _composed(composed: DatasetTask) -> Problem:
+    """Returns a problem of level 1 (one operator), 2 (several) or 3 (a module of transformers)."""
     kind = kind_of(composed)
     level = {0: "3", 1: "1"}.get(kind, "2")
-    problem = problem_of(composed.task, level=level, operators=composed.ops)
-    peak = measured.peak_memory_bytes if measured is not None else None
-    counted = composed.cost.held_bytes if composed.cost is not None else None
-    return replace(problem, peak_bytes=peak or counted or None)
+    return problem_of(composed.task, level=level, operators=composed.ops)
 
 
 def _source(source: TaskSource, origin: str = "file") -> Problem:

@@ -84,7 +84,7 @@ class BenchManifest(StoredRecord):
     resumed: tuple[Resumption, ...] = ()
     #: The device's limits, measured on this stack.
     limits: Roofline | None = None
-    #: A task's id -> the peak memory of an eager call on the device, where the suite has it.
+    #: Written by earlier versions: a task's id -> the peak memory of an eager call on the device.
     peak_bytes: dict[str, int] = Field(default_factory=dict)
 
 

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError
+from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Candidate, Task
@@ -26,7 +26,7 @@ from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import Worker, WorkerSettings
-from cuda_agent.workers.requests.reference import ImportCapture, TaskSpec
+from cuda_agent.workers.requests.reference import CallEstimate, EstimateCall, ImportCapture, TaskSpec
 from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level
@@ -131,14 +131,16 @@ class Resources:
         start = functools.partial(self.workers.start, BASELINE)
         self.baselines = Baselines(self.task, self.options, start, compile_cache(self.task), sharing=self.sharing)
 
-    def start(self) -> Sequence[Worker]:
+    def start(self) -> CallEstimate:
         """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers.
-        It uses no device. Returns the reference's worker, which needs a device next."""
+        It uses no device. Returns an estimate of a call's memory. Raises WorkerError."""
         self._open()
         self.baselines.begin()
-        self._reference_worker.imported(ImportCapture())
-        self._reference_worker.import_task(self.task)
-        return (self._reference_worker,)
+        self._reference_worker.without_device(ImportCapture())
+        with contextlib.suppress(WorkerError):
+            # A worker that the task ends here is found dead when the reference is loaded.
+            return self._reference_worker.without_device(EstimateCall(name=self.task.name, source=self.task.source))
+        return CallEstimate()
 
     def prewarm(self) -> None:
         """Lets the workers of the next candidate and of screenings import torch meanwhile. Does nothing before the

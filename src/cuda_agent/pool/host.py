@@ -85,19 +85,19 @@ class DeviceHost:
         self._queue = queue or self._own_queue()
         self._sessions: OrderedDict[str, QueuedSession] = OrderedDict()
 
-    def prepare(self, task: Task, peak_bytes: int | None = None, rank: float = 0.0) -> None:
+    def prepare(self, task: Task, rank: float = 0.0) -> None:
         """Loads the task and lets its baselines compile in the background. Raises TaskError."""
-        self.expect(task, peak_bytes, rank)
+        self.expect(task, rank)
         self._call(task, "admit")
         self._call(task, "prewarm")
 
-    def expect(self, task: Task, peak_bytes: int | None = None, rank: float = 0.0) -> None:
-        """Makes a session for the task, which is opened by the first request. `peak_bytes` is the known memory of an
-        eager call, and `rank` the time at which the task began."""
+    def expect(self, task: Task, rank: float = 0.0) -> None:
+        """Makes a session for the task, which is opened by the first request. `rank` is the time at which the task
+        began."""
         if task.key not in self._sessions:
             while len(self._sessions) >= self._keep:
                 self._sessions.popitem(last=False)[1].close()
-            self._sessions[task.key] = self._new_session(task, peak_bytes, rank or time.time())
+            self._sessions[task.key] = self._new_session(task, rank or time.time())
 
     def judge(self, case: Case, with_profile: bool) -> Evaluation:
         """Returns the evaluation. Raises errors that the candidate didn't cause; the task's next candidate then gets a
@@ -138,7 +138,7 @@ class DeviceHost:
             self.release(task.key)
             raise
 
-    def _new_session(self, task: Task, peak_bytes: int | None, rank: float) -> QueuedSession:
+    def _new_session(self, task: Task, rank: float) -> QueuedSession:
         sharing = Sharing(
             # On a CPU the imports would disturb the timing of another task.
             prewarms=self._options.device is Device.CUDA,
@@ -147,9 +147,7 @@ class DeviceHost:
             timed_cores=self._kept,
         )
         queue = DeviceQueue(self._queue, f"{task.name} {task.key[:12]} {os.getpid()}", rank)
-        return QueuedSession(
-            task, self._options, queue, sharing, hidden=self._hidden, card_bytes=self._card, peak_bytes=peak_bytes
-        )
+        return QueuedSession(task, self._options, queue, sharing, hidden=self._hidden, card_bytes=self._card)
 
     def _own_queue(self) -> Address:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-queue-"))

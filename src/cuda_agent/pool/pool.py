@@ -187,19 +187,16 @@ class Pool:
                 host.waiting -= 1
 
     @contextlib.contextmanager
-    def staying(
-        self, task: Task, *, peak_bytes: int | None = None, rank: float = 0.0, load: bool = True
-    ) -> Iterator[None]:
-        """Reserves a host for the task in this block; its judge ends with the block. `peak_bytes` is the known memory
-        of an eager call on the device. `rank` is the time at which the task began, in seconds since the epoch; older
-        tasks come first. With `load=False` the judge is opened by the first request. Raises TaskError where the task
-        can't be judged, and WorkerError."""
+    def staying(self, task: Task, *, rank: float = 0.0, load: bool = True) -> Iterator[None]:
+        """Reserves a host for the task in this block; its judge ends with the block. `rank` is the time at which the
+        task began, in seconds since the epoch; older tasks come first. With `load=False` the judge is opened by the
+        first request. Raises TaskError where the task can't be judged, and WorkerError."""
         with self._lock:
             self._check_open()
             host = self._choose(task)
             host.reserved = True
         try:
-            host.helper.call("prepare" if load else "expect", task, peak_bytes, rank)
+            host.helper.call("prepare" if load else "expect", task, rank)
             yield
         finally:
             with contextlib.suppress(CudaAgentError):

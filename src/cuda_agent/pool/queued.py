@@ -19,13 +19,14 @@ from cuda_agent.judge import Case, JudgeSession, Sharing, timing_bytes, total_by
 from cuda_agent.pool.client import DeviceQueue, DeviceTurn, Stay
 from cuda_agent.pool.rule import Need
 from cuda_agent.workers.process import Worker
+from cuda_agent.workers.requests.reference import CallEstimate
 
 Result = TypeVar("Result")
 
 _GIB = 1 << 30
 #: Bytes of device memory that a task's processes hold for their contexts.
 CONTEXTS = int(3.6 * _GIB)
-#: The assumed bytes of an eager call, where its memory is unknown.
+#: The assumed bytes of an eager call whose memory can't be estimated.
 USUAL_PEAK = _GIB
 #: The assumed memory between steps (weights, pools of captured graphs) over that of an eager call, until it is
 #: measured.
@@ -100,14 +101,12 @@ class QueuedSession:
         *,
         hidden: Sequence[Path] = (),
         card_bytes: int,
-        peak_bytes: int | None = None,
     ) -> None:
-        """`card_bytes` is the memory of the device, `peak_bytes` that of an eager call where it is known."""
+        """`card_bytes` is the memory of the device."""
         self.task = task
         self._options, self._queue, self._hidden = options, queue, tuple(hidden)
-        peak = peak_bytes or USUAL_PEAK
-        self._size = CallSize(peak // 2, peak // 2)
         self._card = card_bytes
+        self._size = CallSize(USUAL_PEAK // 2, USUAL_PEAK // 2)
         self._need = self._size.need(None, card_bytes)
         self._turn = DeviceTurn(queue)
         self._sharing = sharing
@@ -212,7 +211,7 @@ class QueuedSession:
         try:
             # This needs no device.
             with self._queue.host("imports"):
-                session.start()
+                self._estimated(session.start())
             self._stay = self._queue.stay(self._need, self._stay_step)
         except BaseException:
             self.close()
@@ -220,6 +219,12 @@ class QueuedSession:
         finally:
             self._stays.set()
         return session
+
+    def _estimated(self, found: CallEstimate) -> None:
+        """Takes the estimate of a call's memory for the task's need, where nothing is measured yet."""
+        if found.inputs and self._need is not WHOLE and self._size.oracle is None:
+            self._size = CallSize(found.inputs, found.outputs, found.rest)
+            self._need = self._size.need(None, self._card)
 
     def _learn(self, session: JudgeSession) -> bool:
         """Reserves the measured memory of the task. Returns False where it isn't free; the next session then waits for

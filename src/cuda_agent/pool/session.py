@@ -118,14 +118,14 @@ class PooledJudges:
 class StayingJudge(PooledJudges):
     """Opens the judge of one task of a benchmark: the task has its own device host until the run ends."""
 
-    def __init__(self, pool: Pool, *, peak_bytes: int | None, rank: float, told: Callable[[LeastWork], None]) -> None:
+    def __init__(self, pool: Pool, *, rank: float, told: Callable[[LeastWork], None]) -> None:
         """`told` is called with the least work of one call, where it is known."""
         super().__init__(pool)
-        self._peak_bytes, self._rank, self._told = peak_bytes, rank, told
+        self._rank, self._told = rank, told
 
     @contextmanager
     def _open(self, task: Task, progress: Progress, admitted: bool) -> Iterator[PooledSession]:
-        with self._pool.staying(task, peak_bytes=self._peak_bytes, rank=self._rank, load=not admitted):
+        with self._pool.staying(task, rank=self._rank, load=not admitted):
             try:
                 yield PooledSession(self._pool, task, progress)
             finally:

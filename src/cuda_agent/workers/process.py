@@ -28,7 +28,7 @@ from cuda_agent.workers.channel import (
     RemoteFailure,
     name_of,
 )
-from cuda_agent.workers.requests import A, Detach, Done, FaultKind, ImportTask, Start, WorkerRequest
+from cuda_agent.workers.requests import A, Detach, FaultKind, ImportTask, Start, WorkerRequest
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
@@ -177,20 +177,24 @@ class Worker:
         finally:
             theirs.close()
 
-    def imported(self, request: WorkerRequest[Done] | None = None) -> None:
+    def imported(self) -> None:
         """Waits until it has imported torch and its role, without its device. Raises WorkerError."""
         with self._starting():
             if not self._imported:
                 self._imported = True
                 self._channel.hello(timeout_s=START_TIMEOUT_S)
-            if request is not None:
-                self._channel.request(request, timeout_s=START_TIMEOUT_S)
+
+    def without_device(self, request: WorkerRequest[A]) -> A:
+        """Answers a request before it starts its device, after `imported`. Raises WorkerError."""
+        self.imported()
+        with self._starting():
+            return self._channel.request(request, timeout_s=START_TIMEOUT_S)
 
     def import_task(self, task: Task) -> None:
         """Imports what a task imports, after `imported`, which runs the task's source. If that ends the worker, its
         next user finds it dead."""
         with contextlib.suppress(WorkerError):
-            self.imported(ImportTask(name=task.name, source=task.source))
+            self.without_device(ImportTask(name=task.name, source=task.source))
 
     def ready(self) -> None:
         """Waits until it has imported torch, then lets it start its device. Only our code runs in it.

@@ -15,10 +15,6 @@ from cuda_agent.workers.roles import CANDIDATE, Role
 _MANY_CORES = 8
 
 
-def _cores_abound() -> bool:
-    return len(os.sched_getaffinity(0)) >= _MANY_CORES
-
-
 class WorkerSupply:
     """Starts a spare candidate worker ahead, so that torch is imported when a candidate comes. With many cores it also
     keeps one for screenings, since a verdict mostly follows a screening. A verdict's worker serves one candidate."""
@@ -61,7 +57,7 @@ class WorkerSupply:
 
     def prewarm_screenings(self) -> None:
         """Starts the first worker for screenings, if there are many cores."""
-        if not self._screens and _cores_abound():
+        if not self._screens and len(os.sched_getaffinity(0)) >= _MANY_CORES:
             self._screens = True
             self._for_screenings = self.start(CANDIDATE, small_context=True)
 

@@ -100,13 +100,12 @@ def test_a_published_data_set(tmp_path: Path) -> None:
         "data_source": ["torch#1", "torch#1"],
         "code": [SOURCE, "# 2\n" + SOURCE],
         "name": ["one", "two"],
-        "peak_memory_bytes": [5, None],
     }
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "train.parquet")
     for place in (tmp_path, tmp_path / "train.parquet"):
         problems = read_suite([str(place)])
-        found = [(p.entry.id, p.entry.origin, p.entry.operators, p.peak_bytes) for p in problems]
-        assert found == [("level1-one", "torch#1", ("relu",), 5), ("level1-two", "torch#1", ("gelu",), None)]
+        found = [(p.entry.id, p.entry.origin, p.entry.operators) for p in problems]
+        assert found == [("level1-one", "torch#1", ("relu",)), ("level1-two", "torch#1", ("gelu",))]
 
 
 def test_an_evaluation_set_with_levels(tmp_path: Path) -> None:

@@ -48,15 +48,6 @@ class Built:
     objects: Mapping[str, Path] = field(default_factory=dict)
 
 
-def default_arch() -> str:
-    """Returns the compute capability of this machine's first GPU, such as `9.0`. Raises DeviceError where there is
-    none."""
-    gpus = read_stack().gpus
-    if not gpus:
-        raise DeviceError("No GPU is visible, so the architecture to compile for is unknown", "Pass --device cpu")
-    return gpus[0].compute_capability
-
-
 def build_extension(
     candidate: Candidate,
     *,
@@ -121,7 +112,10 @@ def build_extension(
 def make_compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
     """Returns the compiler of a build. Raises DeviceError, StoreError, SandboxError."""
     if device is Device.CUDA and arch is None:
-        arch = default_arch()
+        gpus = read_stack().gpus
+        if not gpus:
+            raise DeviceError("No GPU is visible, so the architecture to compile for is unknown", "Pass --device cpu")
+        arch = gpus[0].compute_capability
     tools = find_toolchain(device, arch if device is Device.CUDA else None)
     if device is Device.CUDA and not tools.cuda_torch:
         raise DeviceError("The installed torch has no CUDA", "Install a CUDA build of torch, or use --device cpu")

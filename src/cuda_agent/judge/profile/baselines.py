@@ -229,7 +229,7 @@ class Baselines:
         if self._compiled is not None:
             device = self._options.device
             environment = compile_environment(self._folder, device, self._sharing.compile_threads)
-            self._compiled.imported(requests.ImportCompiler(device=device, environment=environment))
+            self._compiled.without_device(requests.ImportCompiler(device=device, environment=environment))
         with ThreadPoolExecutor(2) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), self._workers))
 

@@ -64,10 +64,6 @@ class Places:
         return self.arena.tensors(self.layout.slots)
 
 
-def is_floating(dtype: str) -> bool:
-    return dtype in _FLOATING
-
-
 class Reference:
     """One task in a reference worker, and the judge's masters of its inputs, weights and answers."""
 
@@ -159,7 +155,7 @@ class Reference:
         if self.spec.policy_differs and oracle:
             wanted["policy"] = self._place("policy", metas)
         if oracle:
-            wide = [contiguous(m, "float64") if is_floating(m.dtype) else m for m in metas]
+            wide = [contiguous(m, "float64") if m.dtype in _FLOATING else m for m in metas]
             wanted["oracle"] = self._place("oracle", wide)
         for places in (given, *wanted.values()):
             self._attach(places)

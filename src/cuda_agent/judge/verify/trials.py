@@ -42,9 +42,6 @@ class Secrets:
     def seed(self) -> int:
         return self._random.getrandbits(47)
 
-    def below(self, count: int) -> int:
-        return self._random.randrange(count)
-
 
 class JudgedTask(Protocol):
     """The part of a session with which a candidate is verified."""

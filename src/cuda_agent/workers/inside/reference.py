@@ -6,6 +6,7 @@ It runs task code, which isn't trusted either. Its errors become a TaskError's c
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from functools import partial
 from typing import Any
@@ -16,12 +17,12 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.workers.inside.baselines import FindProducts, Flags, Products, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
+from cuda_agent.workers.inside.task.estimate import estimated_bytes
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
 from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
 from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held, reserved_memory
 from cuda_agent.workers.inside.task.taskmodule import (
-    import_task,
     load_task_module,
     make_init_inputs,
     make_inputs,
@@ -29,10 +30,11 @@ from cuda_agent.workers.inside.task.taskmodule import (
     run_forward,
     seed_everything,
     task_code,
+    unload_task_module,
 )
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, variant
 from cuda_agent.workers.inside.task.weights import redraw, state_metas
-from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, ImportTask, Operations, Spec, TensorRefs
+from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
 from cuda_agent.workers.requests import reference as requests
 
 #: bytes of a call from which on a task is large.
@@ -42,15 +44,30 @@ LARGE = 256 << 20
 def create(context: Context) -> Operations:
     reference = LoadedReference(context)
     return {
+        requests.EstimateCall: estimate_call,
         requests.LoadTask: reference.load,
         requests.DrawInputs: reference.draw_inputs,
         requests.DrawWeights: reference.draw_weights,
         requests.ExpectedOutputs: reference.expected,
         requests.ImportCapture: reference.import_capture,
-        ImportTask: import_task,
         requests.CaptureGraph: reference.capture,
         FreeMemory: reference.free,
     }
+
+
+def estimate_call(request: requests.EstimateCall) -> requests.CallEstimate:
+    """Also imports what the task imports. What fails here shows when the task is loaded."""
+    found = requests.CallEstimate()
+    with contextlib.suppress(Exception):
+        task = load_task_module(request.source, f"{request.name}_estimate")
+        try:
+            inputs, outputs, rest = estimated_bytes(task)
+            found = requests.CallEstimate(inputs=inputs, outputs=outputs, rest=rest)
+        finally:
+            unload_task_module(task)
+    gc.collect()
+    gc.freeze()
+    return found
 
 
 class LoadedReference:

@@ -37,6 +37,22 @@ class TaskSpec(WorkerAnswer):
         return max(0, self.peak_bytes - sum(map(extent_bytes, (*self.inputs, *self.outputs))))
 
 
+class CallEstimate(WorkerAnswer):
+    """The bytes of a call's inputs, of its outputs, and of the rest that it holds at its peak; all 0 where only values
+    would tell."""
+
+    inputs: Count = 0
+    outputs: Count = 0
+    rest: Count = 0
+
+
+class EstimateCall(WorkerRequest[CallEstimate]):
+    """Estimates the memory of a call from shapes, without a device."""
+
+    name: str
+    source: str
+
+
 class LoadTask(WorkerRequest[TaskSpec]):
     """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs."""
 

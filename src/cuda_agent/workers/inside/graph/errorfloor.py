@@ -1,5 +1,4 @@
-"""Determines from a graph what the error floor depends on: the longest sum of an output element, and the use of
-TF32."""
+"""Determines from a graph the longest sum of an output element, on which the error floor depends."""
 
 from __future__ import annotations
 
@@ -16,11 +15,6 @@ _TO_FEWER = frozenset((
     "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
     "cross_entropy_loss", "nll_loss", "nll_loss_nd",
 ))  # fmt: skip
-
-
-def has_matmul_or_conv(graph: Graph) -> bool:
-    """Whether an operator may use TF32 for float32 operands."""
-    return any(base_name(node.op) in products() | _ATTENTION_OR_RECURRENT for node in graph.nodes)
 
 
 def largest_reduction(graph: Graph) -> int:
