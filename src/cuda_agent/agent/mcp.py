@@ -87,7 +87,7 @@ class Tools:
     """The toolbox behind an MCP server."""
 
     def __init__(self, context: ToolContext, told: ProgressRelay) -> None:
-        self._box = Toolbox(context, tuple(tool for tool in ALL if tool.name not in _LEFT_OUT))
+        self._box = Toolbox(context, tuple(tool for tool in ALL if tool.__name__ not in _LEFT_OUT))
         self._told = told
         self._lock = threading.Lock()
         self._calls = 0

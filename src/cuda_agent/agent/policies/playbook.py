@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.agent.tools.profile import MAX_CONFIGS
+from cuda_agent.agent.tools.judged import MAX_CONFIGS
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.graph import Graph

@@ -28,7 +28,7 @@ from cuda_agent.workspace import layout
 
 #: folder of workspaces in memory: files are written durably, which is cheap there, and end with the episode.
 _MEMORY = "/dev/shm"
-_NAMES = frozenset(tool.name for tool in ALL)
+_NAMES = frozenset(tool.__name__ for tool in ALL)
 #: tools that don't change the candidate, unless a command runs in the background.
 _READING = frozenset({"Read", "Grep", "Glob", "Compile", "Verify", "Profile", "Finish"})
 
