@@ -15,7 +15,7 @@ from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
 from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint, numbers
 from cuda_agent.training.pocket.base import BaseOptions, make_base
-from cuda_agent.training.stages.domain import OpenDomain
+from cuda_agent.training.stages.stage import OpenDomain
 
 if TYPE_CHECKING:
     from cuda_agent.pool.pool import Pool

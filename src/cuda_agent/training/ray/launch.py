@@ -14,10 +14,11 @@ from typing import Any
 
 from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.files import write_durably
+from cuda_agent.tasks import store
 from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import copy_policy, save_critic
-from cuda_agent.training.episodes import Episode, read_episodes
+from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.ray.overrides import (
@@ -28,8 +29,6 @@ from cuda_agent.training.ray.overrides import (
     process_overrides,
     ray_overrides,
 )
-from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.halting import check_not_halted, halt
 from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_tasks
 
 _OVERRIDES = "overrides.txt"
@@ -55,7 +54,7 @@ _NAMES = {
 
 def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Runs or resumes the stage. Raises TrainingHalted, and WorkerError if verl's trainer fails."""
-    check_not_halted(stage)
+    stage.check_not_halted()
     stage.directory.mkdir(parents=True, exist_ok=True)
     done = saved_step(stage)
     if done < options.steps:
@@ -74,10 +73,10 @@ def saved_step(stage: TrainingStage) -> int:
 def _drop_episodes(stage: TrainingStage, *, after: int) -> None:
     """Removes episodes of steps that are played again, which a killed run may have left."""
     for path in (stage.directory / "episodes").glob("*.jsonl"):
-        found = list(read_episodes(path))
+        found = read_episodes(path)
         kept = [one for one in found if one.policy_version <= after]
         if len(kept) < len(found):
-            write_durably(path, "".join(f"{one.model_dump_json()}\n" for one in kept))
+            store.write_lines(path, kept)
 
 
 def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
@@ -156,7 +155,7 @@ def _watch(stage: TrainingStage, options: PpoOptions, done: int) -> None:
                 if reason is not None:
                     saved = saved_step(stage)
                     good = f"{stage.name}/{CHECKPOINTS}/global_step_{saved}/actor/huggingface" if saved else None
-                    raise halt(stage, step, reason, good)
+                    raise stage.halt(step, reason, good)
         finally:
             _end(process)
     if process.returncode != 0:
@@ -192,11 +191,9 @@ def _ours(values: dict[str, Any]) -> dict[str, float]:
 
 
 def _of_step(stage: TrainingStage, step: int) -> dict[str, float]:
-    episodes: list[Episode] = []
-    for path in sorted((stage.directory / "episodes").glob("*.jsonl")):
-        episodes += [one for one in read_episodes(path) if one.policy_version == step]
-    rewards = [reward for one in episodes if (reward := reward_of(one, stage.options.reward)) is not None]
-    return of_episodes(episodes, rewards) if episodes else {}
+    paths = sorted((stage.directory / "episodes").glob("*.jsonl"))
+    episodes = [one for path in paths for one in read_episodes(path) if one.policy_version == step]
+    return of_episodes(episodes, stage.options.reward) if episodes else {}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -17,9 +17,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.episodes import Episode, Playing, act, append_episodes
-from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.domain import Domain, OpenDomain
+from cuda_agent.training.episodes import Episode, Playing, act, append_episodes, reward_of
+from cuda_agent.training.stages.stage import Domain, OpenDomain
 
 _lock = threading.Lock()
 _opened: dict[tuple[str, bool], tuple[OpenDomain, Any]] = {}

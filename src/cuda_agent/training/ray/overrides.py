@@ -78,7 +78,7 @@ def _megatron(options: TrainingOptions, stage: PpoOptions, actor: str, critic: s
 
 def _rollout(options: TrainingOptions, directory: str) -> list[str]:
     key, ray, model = "actor_rollout_ref.rollout", options.ray, options.model
-    name = "transformers" if ray.rollout == "transformers" else ray.rollout
+    name = ray.rollout
     return [
         f"{key}.name={name}",
         f"{key}.dtype={model.sample_precision}",

@@ -18,9 +18,8 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.stages.domain import Domain
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
-from cuda_agent.training.stages.stage import Progress, StageResult, TrainingStage
+from cuda_agent.training.stages.stage import Domain, Progress, StageResult, TrainingStage
 
 #: settings that may change when a run resumes. More steps lengthen a stage that hasn't ended.
 _MAY_CHANGE = ("protect.", "warmup.steps", "ppo.steps", "warmup.save_every", "ppo.save_every")

@@ -10,12 +10,9 @@ from pathlib import Path
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import SampleOptions
 from cuda_agent.training.engine.sampler import PolicyCopy
-from cuda_agent.training.episodes import append_episodes, read_episodes
+from cuda_agent.training.episodes import EPISODES_FILE, append_episodes, read_episodes
 from cuda_agent.training.metrics import MetricsLog, of_episodes
-from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.stage import StageResult, TrainingStage
-
-EPISODES_FILE = "episodes.jsonl"
 
 
 def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
@@ -35,8 +32,7 @@ def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
             append_episodes(path, played)
             episodes += played
             stage.progress(stage.name, f"{len(episodes)} episodes")
-    rewards = [reward for one in episodes if (reward := reward_of(one, stage.options.reward)) is not None]
-    numbers = of_episodes(episodes, rewards)
+    numbers = of_episodes(episodes, stage.options.reward)
     with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
         metrics.add(1, numbers)
     return StageResult(steps=1, numbers=numbers)
