@@ -17,24 +17,22 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
-from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.memo import stack_digest
 from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks
 from cuda_agent.training.evaluate import (
     METRICS,
-    SCORES,
     MetricDifference,
     SearchComparison,
     SearchScore,
     StageScore,
     TaskScore,
     compare,
+    difference,
     differences,
-    interval,
     score_over,
 )
-from cuda_agent.training.held_out import HELD_OUT, STAGES, times_of
+from cuda_agent.training.held_out import HELD_OUT, STAGES, last_score, times_of
 from cuda_agent.training.metrics import read_metrics
 from cuda_agent.training.pocket.table import PlanChoice, table
 from cuda_agent.training.stages.records import Halt, TrainingManifest
@@ -105,9 +103,7 @@ class TrainingRun:
         return int(self.manifest.configuration["seed"])
 
     def score(self, stage: str) -> StageScore | None:
-        path = self.folder / HELD_OUT / stage / SCORES
-        found = store.read_lines(path, StageScore) if path.exists() else []
-        return found[-1] if found else None
+        return last_score(self.folder, stage)
 
     def state(self) -> tuple[str | None, str | None]:
         """Returns (why the run was halted or None, its last finished stage or None if the run has ended)."""
@@ -289,8 +285,7 @@ def _search_gaps(mine: SearchScore, other: SearchScore) -> list[MetricDifference
 
 
 def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> MetricDifference:
-    spread = interval([mine[key] - theirs[key] for key in mine if key in theirs])
-    return MetricDifference(metric=metric, value=spread.value, low=spread.low, high=spread.high)
+    return difference(metric, [mine[key] - theirs[key] for key in mine if key in theirs])
 
 
 def _curve(run: TrainingRun) -> tuple[dict[str, float | str], ...]:

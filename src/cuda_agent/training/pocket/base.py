@@ -234,13 +234,9 @@ def _loss(model: Any, rows: Sequence[Sequence[int]], pad: int, device: str) -> A
     """Returns the mean cross-entropy of the next token over a right-padded batch."""
     import torch
 
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), pad, dtype=torch.long)
-    mask = torch.zeros((len(rows), longest), dtype=torch.long)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(list(row))
-        mask[number, : len(row)] = 1
-    ids, mask = ids.to(device), mask.to(device)
+    padded = torch.nn.utils.rnn.pad_sequence
+    ids = padded([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad).to(device)
+    mask = padded([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True).to(device)
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         logits = model(input_ids=ids, attention_mask=mask).logits
     wanted = ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100)
