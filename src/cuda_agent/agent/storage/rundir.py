@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import StoreError, UsageError
@@ -144,8 +144,7 @@ class RunDirectory:
         )
         differences = _differences(manifest.configuration, configuration)
         differences += _differences(_stack_facts(manifest), _stack_facts(renewed))
-        turns = read_transcript(self.path) if (self.path / FILE_NAME).exists() else ()
-        entry = Resumption(started=now(), turns=len(turns), changes=tuple(differences))
+        entry = Resumption(started=now(), turns=len(read_transcript(self.path)), changes=tuple(differences))
         resumed = renewed.model_copy(
             update={"configuration": configuration, "resumed": (*manifest.resumed, entry), "seeds": manifest.seeds}
         )
