@@ -12,6 +12,7 @@ from cuda_agent.core.config import Configuration
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.settings import Settings
 
+_PRESETS = Path(__file__).parent / "presets"
 Precision = Literal["float32", "bfloat16", "float16"]
 #: how token losses are averaged: over all tokens of a batch, or first within each episode.
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
@@ -236,13 +237,9 @@ def _change(settings: Settings, change: str) -> None:
 
 
 def preset_names() -> list[str]:
-    return sorted(path.stem for path in _presets().glob("*.yaml"))
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
 
 
 def preset(name: str) -> Path:
     """Returns the path of a preset, which need not exist."""
-    return _presets() / f"{name}.yaml"
-
-
-def _presets() -> Path:
-    return Path(__file__).parent / "presets"
+    return _PRESETS / f"{name}.yaml"

@@ -92,10 +92,8 @@ class RunDirectory:
         manifest = RunManifest(
             command=command or tuple(sys.argv),
             configuration=configuration,
-            version=metadata.version("cuda-agent"),
-            commit=current_commit(),
-            stack=read_stack(),
             started=now(),
+            **provenance(),
             seeds=() if seed is None else (seed,),
             digests={"task": task.key},
         )
@@ -139,9 +137,7 @@ class RunDirectory:
         """Writes the configuration that holds from now on. Returns what differs from the start of the run, which the
         manifest keeps too. Raises StoreError."""
         configuration = options.model_dump(mode="json")
-        renewed = manifest.model_copy(
-            update={"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
-        )
+        renewed = manifest.model_copy(update=provenance())
         differences = _differences(manifest.configuration, configuration)
         differences += _differences(_stack_facts(manifest), _stack_facts(renewed))
         entry = Resumption(started=now(), turns=len(read_transcript(self.path)), changes=tuple(differences))
@@ -206,6 +202,11 @@ def _stack_facts(manifest: RunManifest) -> dict[str, Any]:
     stack = manifest.stack.model_dump(mode="json")
     stack["gpus"] = ", ".join(f"{gpu['name']} ({gpu['uuid']})" for gpu in stack["gpus"])
     return {"cuda-agent": manifest.version, "commit": manifest.commit, "stack": stack}
+
+
+def provenance() -> dict[str, Any]:
+    """Returns the fields of a manifest that say which program runs and where."""
+    return {"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
 
 
 def now() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,11 @@ class Sampler:
     def _batch(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
         import torch
 
-        longest = max(len(context) for context in contexts)
         device = self._device
-        ids = torch.full((len(contexts), longest), self._pad, dtype=torch.long)
-        mask = torch.zeros((len(contexts), longest), dtype=torch.long)
-        for row, context in enumerate(contexts):
-            ids[row, longest - len(context) :] = torch.tensor(list(context))
-            mask[row, longest - len(context) :] = 1
-        ids, mask = ids.to(device), mask.to(device)
+        rows = [torch.tensor(context, dtype=torch.long) for context in contexts]
+        padded = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        ids = padded(rows, padding_value=self._pad).to(device)
+        mask = padded([torch.ones_like(row) for row in rows]).to(device)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         room = [min(self._turn, self._context - len(context)) for context in contexts]
         live = torch.tensor([space > 0 for space in room], device=device)
@@ -72,7 +70,7 @@ class Sampler:
         self._model.eval()
         try:
             with torch.no_grad():
-                for step in range(max(0, *room) if len(room) > 1 else max(0, room[0])):
+                for step in range(max(0, *room)):
                     out = self._model(
                         input_ids=ids,
                         attention_mask=mask,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,6 @@ class Judges:
         *,
         gpus: Sequence[str] = (),
         sessions: int = 4,
-        builders: int | None = None,
         stack: str | None = None,
         make_pool: Callable[[JudgeOptions], Pool] | None = None,
         table_only: bool = False,
@@ -61,14 +61,12 @@ class Judges:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"Can't create {folder}: {error.strerror}", "Choose another folder") from None
-        self._gpus, self._sessions, self._builders = gpus, sessions, builders
-        self._make_pool = make_pool or self._here
+        self._gpus, self._sessions, self._make_pool = gpus, sessions, make_pool
         self.memo = Memo(folder, stack or stack_digest(read_stack(), options))
         self._pool: Pool | None = None
         self._lock = threading.RLock()
         self._graphs: dict[str, Graph] = {}
         self._refused: dict[str, TaskError] = {}
-        self._offers: dict[str, tuple[Offer, ...]] = {}
         #: task key -> why it can't be judged. Another attempt would compile its baselines again.
         self.inadmissible: dict[str, TaskError] = {}
 
@@ -85,16 +83,14 @@ class Judges:
         if pool is not None:
             pool.close()
 
-    def _here(self, options: JudgeOptions) -> Pool:
-        from cuda_agent.pool.pool import Pool
-
-        return Pool(options, gpus=self._gpus, sessions=self._sessions, builders=self._builders)
-
     @property
     def pool(self) -> Pool:
+        from cuda_agent.pool.pool import Pool
+
         with self._lock:
             if self._pool is None:
-                self._pool = self._make_pool(self.options)
+                make = self._make_pool or partial(Pool, gpus=self._gpus, sessions=self._sessions)
+                self._pool = make(self.options)
             return self._pool
 
     def session(self, task: Task) -> RememberingSession:
@@ -104,10 +100,8 @@ class Judges:
     def capture(self, tasks: Iterable[Task]) -> None:
         """Captures the missing graphs. `graph` raises the error of a task without a graph."""
         with self._lock:
-            wanted = [task for task in tasks if not self._on_disk(task)]
-            if not wanted:
-                return
-            for task, graph in capture(wanted, self.options):
+            wanted = [task for task in tasks if task.key not in self._refused and not self._path(task).exists()]
+            for task, graph in capture(wanted, self.options) if wanted else ():
                 if isinstance(graph, TaskError):
                     self._refused[task.key] = graph
                 else:
@@ -125,27 +119,18 @@ class Judges:
                 self._graphs[task.key] = found
             return found
 
-    def _on_disk(self, task: Task) -> bool:
-        return task.key in self._graphs or task.key in self._refused or self._path(task).exists()
-
     def _path(self, task: Task) -> Path:
         return self.folder / "graphs" / f"{task.key}.json"
 
     def offers(self, task: Task) -> tuple[Offer, ...]:
         """Returns the task's plans. They are made once and stored with the verdicts, which belong to exactly these
         texts, even if a later playbook writes others. Raises TaskError and NotCovered."""
-        with self._lock:
-            found = self._offers.get(task.key)
-        if found is None:
-            device, precision = self.options.device, self.options.precision
-            path = self.folder / "offers" / f"{device.value}-{precision.value}" / f"{task.key}.json"
-            if path.exists():
-                found = Offers.from_json(path.read_text(), where=str(path)).plans
-            else:
-                found = offers(self.graph(task), device, precision, task.key)
-                write_durably(path, Offers(plans=found).to_json())
-            with self._lock:
-                self._offers[task.key] = found
+        device, precision = self.options.device, self.options.precision
+        path = self.folder / "offers" / f"{device.value}-{precision.value}" / f"{task.key}.json"
+        if path.exists():
+            return Offers.from_json(path.read_text(), where=str(path)).plans
+        found = offers(self.graph(task), device, precision, task.key)
+        write_durably(path, Offers(plans=found).to_json())
         return found
 
     @contextmanager

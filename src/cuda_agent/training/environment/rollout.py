@@ -120,7 +120,8 @@ class Rollout:
             return
         parsed = self.dialogue.parse_turn(self._own, self.turns)
         results = [self._call(call) for call in parsed.calls]
-        self._count_idle(len(parsed.calls))
+        # A turn without calls counts as an invalid call, so that filters see it.
+        self._counts["invalid_calls"] += not parsed.calls
         if self._context.finished is not None:
             self.ended = True
             return
@@ -146,10 +147,6 @@ class Rollout:
         self._counts["repeated_calls"] += not wrong and key in self._seen
         self._seen.add(key)
         return result
-
-    def _count_idle(self, calls: int) -> None:
-        # A turn without calls counts as an invalid call, so that filters see it.
-        self._counts["invalid_calls"] += calls == 0
 
     def _digest(self) -> str:
         with suppress(UsageError):

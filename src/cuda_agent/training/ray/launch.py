@@ -17,7 +17,7 @@ from cuda_agent.core.files import write_durably
 from cuda_agent.tasks import store
 from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
-from cuda_agent.training.engine.checkpoints import copy_policy, save_critic
+from cuda_agent.training.engine.checkpoints import save_critic, save_policy
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
@@ -213,6 +213,6 @@ def _take_over(stage: TrainingStage, options: PpoOptions) -> StageResult:
     for model in models:
         if not any(model.glob("*.safetensors")):
             raise StoreError(f"verl left no model in {model}", f"See the end of {stage.directory / _LOG}")
-    policy = copy_policy(str(models[0]), stage.directory / "policy", beside=stage.policy)
+    policy = save_policy((), str(models[0]), stage.directory / "policy", beside=stage.policy)
     critic = save_critic((), str(models[1]), stage.directory / "critic")
     return StageResult(policy, critic, options.steps)

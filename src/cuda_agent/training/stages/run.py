@@ -7,16 +7,15 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now, provenance
 from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.stack import read_stack
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
 from cuda_agent.training.stages.stage import Domain, Progress, StageResult, TrainingStage
@@ -61,10 +60,8 @@ class Training:
             manifest = TrainingManifest(
                 command=tuple(sys.argv),
                 configuration=configuration,
-                version=metadata.version("cuda-agent"),
-                commit=current_commit(),
-                stack=read_stack(),
                 started=now(),
+                **provenance(),
             )
         else:
             manifest = TrainingManifest.read(self.directory)
@@ -141,41 +138,30 @@ class Training:
 
 
 def _play(stage: TrainingStage) -> StageResult:
-    options = stage.options
-    single_turn = not options.agent_loop
     if stage.name == "base":
         return _base(stage)
-    if stage.name == "sample" and options.sample is not None:
-        from cuda_agent.training.stages.sample import sample
-
-        return sample(stage, options.sample)
-    if stage.name == "rft" and options.rft is not None:
-        from cuda_agent.training.stages.rft import fine_tune
-
-        return fine_tune(stage, options.rft)
-    if stage.name == "value" and options.value is not None:
-        from cuda_agent.training.stages.value import pretrain_values
-
-        return pretrain_values(stage, options.value)
-    ppo = options.warmup if stage.name == "warmup" else options.ppo
-    assert ppo is not None
-    if options.launcher == "ray":
-        from cuda_agent.training.ray.launch import launch
-
-        return launch(stage, ppo, single_turn=single_turn or stage.name == "warmup")
+    from cuda_agent.training.ray.launch import launch
     from cuda_agent.training.stages.ppo import play_ppo
+    from cuda_agent.training.stages.rft import fine_tune
+    from cuda_agent.training.stages.sample import sample
+    from cuda_agent.training.stages.value import pretrain_values
 
-    return play_ppo(stage, ppo, single_turn=single_turn or stage.name == "warmup")
+    options = getattr(stage.options, stage.name)
+    learn: dict[str, Callable[[TrainingStage, Any], StageResult]]
+    learn = {"sample": sample, "rft": fine_tune, "value": pretrain_values}
+    if stage.name in learn:
+        return learn[stage.name](stage, options)
+    ppo = launch if stage.options.launcher == "ray" else play_ppo
+    return ppo(stage, options, single_turn=stage.name == "warmup" or not stage.options.agent_loop)
 
 
 def _base(stage: TrainingStage) -> StageResult:
-    from cuda_agent.training.engine.checkpoints import copy_policy
+    from cuda_agent.training.engine.checkpoints import save_policy
 
     stage.directory.mkdir(parents=True, exist_ok=True)
     path = stage.options.model.path
-    if path is not None:
-        if not (Path(path) / "config.json").exists():
-            raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
-        return StageResult(copy_policy(path, stage.directory / "policy"))
-    made = stage.domain.base(stage.directory)
-    return StageResult(copy_policy(str(made), stage.directory / "policy"))
+    if path is None:
+        path = str(stage.domain.base(stage.directory))
+    elif not (Path(path) / "config.json").exists():
+        raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
+    return StageResult(save_policy((), path, stage.directory / "policy"))
