@@ -54,23 +54,12 @@ class WorkspaceFiles:
 
     def relative(self, path: str) -> str:
         """Returns the normalised path inside the workspace. Raises CallRefused when it lies outside."""
-        pure = PurePosixPath(path)
-        if pure.is_absolute():
-            try:
-                pure = pure.relative_to(PurePosixPath(self.root))
-            except ValueError:
-                raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.") from None
-        parts: list[str] = []
-        for part in pure.parts:
-            if part == "..":
-                if not parts:
-                    raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.")
-                parts.pop()
-            elif "\0" in part:
-                raise CallRefused("A path can't hold a null character.")
-            else:
-                parts.append(part)
-        return "/".join(parts) or "."
+        if "\0" in path:
+            raise CallRefused("A path can't hold a null character.")
+        inside = PurePosixPath(os.path.normpath(self.root / path))
+        if not inside.is_relative_to(self.root):
+            raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.")
+        return inside.relative_to(self.root).as_posix()
 
     def read(self, path: str) -> str:
         """Returns the text of a file. Raises CallRefused for a path outside, a link, a folder, or a file that is

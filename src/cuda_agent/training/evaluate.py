@@ -177,38 +177,21 @@ def score_of(
         if mine:
             scores.append(_task_score(task, mine, seeds, best.get(task.key)))
     asked, known = sum(e.evaluations for e in played), sum(e.memoised for e in played)
-    return score_over(
-        scores,
-        stage=stage,
-        policy_version=max((e.policy_version for e in played), default=0),
-        seeds=seeds,
-        episodes_per_task=episodes,
-        hit_rate=known / asked if asked else 0.0,
-    )
-
-
-def score_over(
-    scores: Sequence[TaskScore],
-    *,
-    stage: str,
-    policy_version: int,
-    seeds: Sequence[int],
-    episodes_per_task: int,
-    hit_rate: float,
-) -> StageScore:
-    """Returns means over tasks with their intervals."""
     return StageScore(
         stage=stage,
-        policy_version=policy_version,
+        policy_version=max((e.policy_version for e in played), default=0),
         seeds=tuple(seeds),
-        episodes_per_task=episodes_per_task,
+        episodes_per_task=episodes,
         tasks=tuple(scores),
-        reward=interval([s.reward for s in scores]),
-        pass_rate=interval([s.pass_rate for s in scores]),
-        faster_rate=interval([s.faster_rate for s in scores]),
-        geomean=_exp(interval([math.log(s.geomean) for s in scores])),
-        hit_rate=hit_rate,
+        hit_rate=known / asked if asked else 0.0,
+        **intervals(scores),
     )
+
+
+def intervals(scores: Sequence[TaskScore]) -> dict[str, Interval]:
+    """Returns the metrics of a StageScore: means over tasks with their intervals."""
+    found = {name: interval([getattr(one, name) for one in scores]) for name in METRICS if name != "geomean"}
+    return {**found, "geomean": _exp(interval([math.log(one.geomean) for one in scores]))}
 
 
 def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None) -> TaskScore:

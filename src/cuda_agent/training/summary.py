@@ -30,7 +30,7 @@ from cuda_agent.training.evaluate import (
     compare,
     difference,
     differences,
-    score_over,
+    intervals,
 )
 from cuda_agent.training.held_out import HELD_OUT, STAGES, last_score, times_of
 from cuda_agent.training.metrics import read_metrics
@@ -214,10 +214,9 @@ def merged(stage: str, scores: Sequence[StageScore]) -> StageScore:
     """Averages several policies for each task, so that intervals are still over tasks."""
     keys = dict.fromkeys(task.task_key for score in scores for task in score.tasks)
     tasks = [_mean([task for score in scores for task in score.tasks if task.task_key == key]) for key in keys]
-    return score_over(
-        tasks, stage=stage, policy_version=scores[0].policy_version, seeds=scores[0].seeds,
-        episodes_per_task=scores[0].episodes_per_task, hit_rate=statistics.fmean(one.hit_rate for one in scores),
-    )  # fmt: skip
+    hit_rate = statistics.fmean(one.hit_rate for one in scores)
+    update = {"stage": stage, "tasks": tuple(tasks), "hit_rate": hit_rate, **intervals(tasks)}
+    return scores[0].model_copy(update=update)
 
 
 def _mean(rows: Sequence[TaskScore]) -> TaskScore:

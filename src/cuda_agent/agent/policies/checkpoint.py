@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from cuda_agent.agent.policies import stall
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
-from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn
+from cuda_agent.agent.trained.dialogue import ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
 from cuda_agent.agent.trained.sampler import load_model, torch_device
+from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import NotCovered, TaskError
 from cuda_agent.core.records import ToolCall, Turn
 
@@ -96,11 +98,8 @@ class CheckpointPolicy:
 
     def _context(self, plans: tuple[Offer, ...], episode: Sequence[Turn]) -> list[int]:
         """Returns the tokens of the episode so far, exactly as they were sampled."""
-        brief = self._brief
-        opening = Opening(
-            brief.task, brief.device, brief.precision, self._settings.turns, brief.graph, plans, brief.tools
-        )
-        context = self._dialogue.prompt(opening)
+        brief = replace(self._brief, limits=Limits(turns=self._settings.turns))
+        context = self._dialogue.prompt(brief, plans)
         for number, turn in enumerate(episode, 1):
             parsed = ParsedTurn(turn.message, turn.calls)
             context += turn.token_ids or ()

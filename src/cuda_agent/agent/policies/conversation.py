@@ -19,9 +19,10 @@ from typing import Any
 import jinja2
 
 from cuda_agent.agent.budget import Accounts
-from cuda_agent.agent.policies.condensed import condense, cut_middle
+from cuda_agent.agent.policies.condensed import condense
 from cuda_agent.agent.policies.stall import REPEATS_TOLD, rounds
 from cuda_agent.agent.policy import Brief
+from cuda_agent.agent.tools.output import cut_middle
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.records import Budget, ToolCall, Turn
 from cuda_agent.llm import tagged

@@ -8,8 +8,9 @@ from typing import Any
 
 from cuda_agent.agent.policies.conversation import Conversation
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn, parse_text
-from cuda_agent.core.config import LanguageModelOptions, Limits
+from cuda_agent.agent.trained.dialogue import ParsedTurn, parse_text
+from cuda_agent.agent.trained.offers import Offer
+from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import ToolResult
 from cuda_agent.llm import tagged
@@ -43,15 +44,7 @@ class ChatDialogue:
 
         return cls(AutoTokenizer.from_pretrained(checkpoint, local_files_only=True))
 
-    def prompt(self, opening: Opening) -> list[int]:
-        brief = Brief(
-            opening.task,
-            opening.device,
-            opening.precision,
-            Limits(turns=opening.turns),
-            list(opening.tools),
-            opening.graph,
-        )
+    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
         conversation = Conversation(brief, LanguageModelOptions(model="checkpoint", tools="tagged"))
         return self._encode(self._render(list(conversation.request([]).messages), opened=True))
 

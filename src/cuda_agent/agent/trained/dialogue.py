@@ -4,17 +4,16 @@ prefix of the context at the next."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field
 
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained.offers import Offer
-from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Graph
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.core.records import Task, ToolCall, ToolResult
+from cuda_agent.core.records import ToolCall, ToolResult
 from cuda_agent.llm import tagged
 from cuda_agent.llm.stream import well_formed
 
@@ -33,19 +32,6 @@ class DialogueSettings(StoredRecord):
 
 
 @dataclass(frozen=True)
-class Opening:
-    """The start of a run. `graph()` captures the reference if necessary; `tools` are schemas."""
-
-    task: Task
-    device: Device
-    precision: Precision
-    turns: int
-    graph: Callable[[], Graph]
-    offers: tuple[Offer, ...] = ()
-    tools: Sequence[dict[str, Any]] = ()
-
-
-@dataclass(frozen=True)
 class ParsedTurn:
     """A turn of the policy, parsed to its text and calls."""
 
@@ -60,8 +46,8 @@ class Dialogue(Protocol):
     pad_id: int
     offers_plans: bool
 
-    def prompt(self, opening: Opening) -> list[int]:
-        """Returns the tokens up to where the policy begins to write."""
+    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
+        """Returns the tokens up to where the policy begins to write. `plans` are offered to it."""
         ...
 
     def encode_turn(self, text: str) -> list[int]:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn, parse_text
-from cuda_agent.agent.trained.offers import taking
+from cuda_agent.agent.policy import Brief
+from cuda_agent.agent.trained.dialogue import ParsedTurn, parse_text
+from cuda_agent.agent.trained.offers import Offer, taking
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.records import ToolCall, ToolResult
@@ -103,8 +104,8 @@ class PocketDialogue:
         except Exception as error:  # noqa: BLE001 - the package raises nothing narrower
             raise StoreError(f"Can't read {path}: {str(error)[:200]}", "Give a whole checkpoint") from None
 
-    def prompt(self, opening: Opening) -> list[int]:
-        return self._encode(prompt_text(opening) + AGENT)
+    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
+        return self._encode(prompt_text(brief, plans) + AGENT)
 
     def encode_turn(self, text: str) -> list[int]:
         return [*self._encode(text), self.stop_id]
@@ -121,15 +122,15 @@ class PocketDialogue:
         return ids
 
 
-def prompt_text(opening: Opening) -> str:
+def prompt_text(brief: Brief, plans: Sequence[Offer]) -> str:
     """Returns the prompt: inputs, operators with their shapes, plans with their kernels."""
-    plans = []
-    for number, plan in enumerate(opening.offers, 1):
+    lines = []
+    for number, plan in enumerate(plans, 1):
         steps = [f"{s.kind} {s.tunable}:{plan.tunables[s.tunable]}" if s.tunable else s.kind for s in plan.steps]
-        plans.append(f"{number} {plan.name} {' '.join(steps)}")
-    head = f"{opening.device.value} {opening.precision.value}"
-    end = f"\n{opening.turns} left"
-    return f"{TASK}{head}\n{_graph_text(opening.graph())}\n{PLANS}" + "\n".join(plans) + end
+        lines.append(f"{number} {plan.name} {' '.join(steps)}")
+    head = f"{brief.device.value} {brief.precision.value}"
+    end = f"\n{brief.limits.turns} left"
+    return f"{TASK}{head}\n{_graph_text(brief.graph())}\n{PLANS}" + "\n".join(lines) + end
 
 
 def answer_text(calls: Sequence[ToolCall], results: Sequence[ToolResult], turns_left: int) -> str:

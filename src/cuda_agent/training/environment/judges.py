@@ -21,8 +21,9 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import Case
-from cuda_agent.training.environment.graphs import capture
+from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
 from cuda_agent.training.environment.memo import Memo, stack_digest
+from cuda_agent.workspace.sandbox import resolve_level
 
 if TYPE_CHECKING:
     from cuda_agent.pool.pool import Pool
@@ -98,14 +99,20 @@ class Judges:
         return RememberingSession(self, task)
 
     def capture(self, tasks: Iterable[Task]) -> None:
-        """Captures the missing graphs. `graph` raises the error of a task without a graph."""
+        """Captures the missing graphs, each in its own process in the judge's sandbox. `graph` raises the error of a
+        task without a graph."""
         with self._lock:
             wanted = [task for task in tasks if task.key not in self._refused and not self._path(task).exists()]
-            for task, graph in capture(wanted, self.options) if wanted else ():
-                if isinstance(graph, TaskError):
-                    self._refused[task.key] = graph
-                else:
-                    write_durably(self._path(task), graph.to_json())
+            if not wanted:
+                return
+            with task_zygote(self.options.device, resolve_level(self.options.sandbox)) as zygote:
+                for task in wanted:
+                    try:
+                        graph = capture_graph(zygote, task, self.options.device)
+                    except NotCaptured as error:
+                        self._refused[task.key] = TaskError(f"{task.name} can't be captured: {error}")
+                    else:
+                        write_durably(self._path(task), graph.to_json())
 
     def graph(self, task: Task) -> Graph:
         """Returns the task's graph, which is captured once and stored. Raises TaskError."""

@@ -12,12 +12,14 @@ from pathlib import Path
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import ToolContext
 from cuda_agent.agent.files import CallRefused, WorkspaceFiles
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
-from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
+from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
 from cuda_agent.agent.trained.offers import laid_out
 from cuda_agent.agent.trained.sampler import Sampled
+from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
@@ -79,11 +81,9 @@ class Rollout:
         self._context = ToolContext(workspace, self.session, files, shell, Best(run), run / "logs")
         self._tools = Toolbox(self._context)
         options = self.judges.options
-        opening = Opening(
-            self.task, options.device, options.precision, self.settings.turns, self.session.graph, plans,
-            self._tools.schemas(),
-        )  # fmt: skip
-        self.prompt = self.dialogue.prompt(opening)
+        limits = Limits(turns=self.settings.turns)
+        brief = Brief(self.task, options.device, options.precision, limits, self._tools.schemas(), self.session.graph)
+        self.prompt = self.dialogue.prompt(brief, plans)
         if len(self.prompt) >= self.settings.context_tokens:
             self.ended = self.truncated = self._failed = True
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic import Field
 
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained import pocket
-from cuda_agent.agent.trained.dialogue import DialogueSettings, Opening
+from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.agent.trained.pocket import PocketDialogue
 from cuda_agent.agent.trained.sampler import torch_device
-from cuda_agent.core.config import Configuration
+from cuda_agent.core.config import Configuration, Limits
 from cuda_agent.core.enums import Device
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import StoredRecord
@@ -98,7 +99,7 @@ def _tokenizer(
     """Trains the tokenizer on the tasks' prompts and on answers of tools. It is stored with the checkpoint."""
     path = checkpoint / "tokenizer.json"
     if not path.exists():
-        texts = [pocket.prompt_text(_opening(judges, task, options.turns)) for task in tasks]
+        texts = [_prompt(judges, task, options.turns) for task in tasks]
         texts += [_answers(random.Random(number)) for number in range(50 * len(texts))]
         write_durably(path, pocket.train_tokenizer(texts, options.vocabulary).to_str())
         special = {"eos_token": pocket.STOP, "pad_token": pocket.PAD, "chat_template": _TEMPLATE}
@@ -108,9 +109,10 @@ def _tokenizer(
     return PocketDialogue.load(checkpoint)
 
 
-def _opening(judges: Judges, task: Task, turns: int) -> Opening:
-    options = judges.options
-    return Opening(task, options.device, options.precision, turns, lambda: judges.graph(task), judges.offers(task))
+def _prompt(judges: Judges, task: Task, turns: int) -> str:
+    options, limits = judges.options, Limits(turns=turns)
+    brief = Brief(task, options.device, options.precision, limits, [], lambda: judges.graph(task))
+    return pocket.prompt_text(brief, judges.offers(task))
 
 
 def _answers(rng: random.Random) -> str:
