@@ -152,8 +152,3 @@ class Environment(Protocol):
 def read_episodes(path: Path) -> list[Episode]:
     """Returns the episodes of a file, none if it doesn't exist. Raises StoreError."""
     return store.read_lines(path, Episode) if path.exists() else []
-
-
-def append_episodes(path: Path, episodes: Sequence[Episode]) -> None:
-    """Appends episodes durably, one JSON line each. Raises StoreError."""
-    store.append(path, episodes)

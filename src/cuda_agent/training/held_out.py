@@ -58,7 +58,7 @@ def evaluate_checkpoint(
     ) as opened:
         if not opened.held_out:
             raise UsageError(f"{options.tasks} holds no held-out task", "Set evaluate: false")
-        environment, judges = opened.environment, opened.judges
+        environment, judges = opened.environment, opened.environment.judges
         model = load_model(checkpoint, torch_device(resolve_device(device)))
         score = evaluate_stage(
             environment,

@@ -48,7 +48,10 @@ class CheckpointPolicy:
             return _finish(gap.cause, "not_covered")
         except TaskError as error:
             return _finish(f"the reference can't be captured as a graph: {error.cause}", "not_covered")
-        opening = _opening_calls(plans)
+        opening = tuple(
+            ToolCall(id=f"plans-{number}", tool="Bash", arguments={"command": command})
+            for number, command in enumerate(laying_out(plans), 1)
+        )
         if opening and not history:
             return PolicyMove(message=f"Laying out {len(plans)} plans of the playbook.", calls=opening)
         played = self._split(history[1:] if opening else history)
@@ -105,14 +108,6 @@ class CheckpointPolicy:
             context += turn.token_ids or ()
             context += self._dialogue.encode_answers(parsed, turn.results, self._settings.turns - number)
         return context
-
-
-def _opening_calls(plans: Sequence[Offer]) -> tuple[ToolCall, ...]:
-    commands = laying_out(tuple(plans))
-    return tuple(
-        ToolCall(id=f"plans-{number}", tool="Bash", arguments={"command": command})
-        for number, command in enumerate(commands, 1)
-    )
 
 
 def _passed(history: Sequence[Turn]) -> bool:

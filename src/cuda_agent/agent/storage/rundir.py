@@ -191,11 +191,9 @@ class RunDirectory:
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Returns a line such as `judge.timing_budget_s: 10.0, was 2.0` for every value that differs."""
-    return [f"{name}: {_said(new)}, was {_said(old)}" for name, (old, new) in differing(before, after).items()]
-
-
-def _said(value: Any) -> str:
-    return "nothing" if value is None else str(value)
+    changed = differing(before, after).items()
+    said = {name: ["nothing" if value is None else value for value in values] for name, values in changed}
+    return [f"{name}: {new}, was {old}" for name, (old, new) in said.items()]
 
 
 def _stack_facts(manifest: RunManifest) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
+from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import single
 from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
-from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
+from cuda_agent.training.episodes import Episode, read_episodes
 from cuda_agent.training.pocket.author import Author, Shares
 
 TRANSCRIPTS = "transcripts.jsonl"
@@ -149,7 +150,7 @@ def _transcripts(
             environment = ToolEnvironment(judges, dialogue, how, limits)
             author = Author(options.shares, seed, how.turn_tokens)
             played = environment.play_by(part, author, seed=seed) if part else []
-            append_episodes(path, played)
+            store.append(path, played)
             episodes += played
         progress(f"{len(episodes)} of {options.transcripts} transcripts, {judges.memo.hit_rate:.0%} of verdicts known")
     return episodes

@@ -23,9 +23,9 @@ from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.ray.overrides import (
     CHECKPOINTS,
+    LOOP,
     LOOP_FILE,
     TASKS_FILE,
-    loop_entries,
     process_overrides,
     ray_overrides,
 )
@@ -55,7 +55,6 @@ _NAMES = {
 def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Runs or resumes the stage. Raises TrainingHalted, and WorkerError if verl's trainer fails."""
     stage.check_not_halted()
-    stage.directory.mkdir(parents=True, exist_ok=True)
     done = saved_step(stage)
     if done < options.steps:
         _lay_out(stage, options, single_turn)
@@ -83,8 +82,16 @@ def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> No
     import yaml
 
     domain = f"{type(stage.domain).__module__}:{type(stage.domain).__qualname__}"
-    entries = loop_entries(str(stage.run), stage.name, domain, stage.policy, single_turn)
-    write_durably(stage.directory / LOOP_FILE, yaml.safe_dump(entries))
+    loop = {
+        "name": LOOP,
+        "_target_": "cuda_agent.training.ray.loop.EpisodeLoop",
+        "run": str(stage.run),
+        "stage": stage.name,
+        "domain": domain,
+        "checkpoint": stage.policy,
+        "single_turn": single_turn,
+    }
+    write_durably(stage.directory / LOOP_FILE, yaml.safe_dump([loop]))
     _write_tasks(stage, options, single_turn)
     critic = stage.critic or stage.policy
     overrides = ray_overrides(stage.options, options, stage.policy, critic, str(stage.directory))

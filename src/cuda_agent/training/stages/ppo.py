@@ -19,7 +19,7 @@ from cuda_agent.training.engine.batch import response_masks
 from cuda_agent.training.engine.checkpoints import fresh_folder, replace_folder, save_critic, save_policy
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
-from cuda_agent.training.episodes import EPISODES_FILE, Episode, append_episodes, read_episodes, rewarded
+from cuda_agent.training.episodes import EPISODES_FILE, Episode, read_episodes, rewarded
 from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.stages.records import Position, read_position
@@ -51,7 +51,6 @@ class _Loop:
     def __init__(self, stage: TrainingStage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
         self._stage, self._options = stage, options
         model = stage.options.model
-        stage.directory.mkdir(parents=True, exist_ok=True)
         position = read_position(stage.directory)
         self.first = position.next_step
         critic = stage.critic or stage.policy
@@ -100,7 +99,7 @@ class _Loop:
             turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed
         )
         episodes = opened.environment.play(tasks, generate, seed=seed, policy_version=step)
-        append_episodes(path, episodes)
+        store.append(path, episodes)
         return episodes
 
     def _learn(self, step: int, episodes: Sequence[Episode]) -> dict[str, float]:

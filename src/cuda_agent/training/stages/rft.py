@@ -72,7 +72,6 @@ def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode
 
 def fine_tune(stage: TrainingStage, options: RftOptions) -> StageResult:
     """Fine-tunes the actor. The stage is short, so a kill restarts it. Raises NothingToLearn, with the counts."""
-    stage.directory.mkdir(parents=True, exist_ok=True)
     episodes = sampled(stage)
     kept, funnel = keep(episodes, options)
     funnel.write(stage.directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import sys
 import time
@@ -16,7 +17,7 @@ from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now, p
 from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
-from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.config import PpoOptions, TrainingOptions
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
 from cuda_agent.training.stages.stage import Domain, Progress, StageResult, TrainingStage
 
@@ -36,7 +37,6 @@ class Training:
     def run(self, stages: Sequence[str]) -> TrainingManifest:
         """Runs these stages, except those that have ended. Raises UsageError if an earlier stage is missing or the
         folder holds another training, and TrainingHalted, StoreError, DeviceError."""
-        from cuda_agent.training.check import check
         from cuda_agent.training.engine import platform
 
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -83,6 +83,7 @@ class Training:
         started = time.monotonic()
         self.progress(name, "begins")
         stage = self._stage(name, manifest, device)
+        stage.directory.mkdir(parents=True, exist_ok=True)
         result = _play(stage)
         # Engines reference each other in cycles; the next steps need their memory.
         gc.collect()
@@ -158,10 +159,25 @@ def _play(stage: TrainingStage) -> StageResult:
 def _base(stage: TrainingStage) -> StageResult:
     from cuda_agent.training.engine.checkpoints import save_policy
 
-    stage.directory.mkdir(parents=True, exist_ok=True)
     path = stage.options.model.path
     if path is None:
         path = str(stage.domain.base(stage.directory))
     elif not (Path(path) / "config.json").exists():
         raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
     return StageResult(save_policy((), path, stage.directory / "policy"))
+
+
+def check(options: TrainingOptions) -> None:
+    """Composes every stage with verl, with placeholders for models that don't exist yet. Raises UsageError and
+    DeviceError."""
+    from cuda_agent.training.engine import platform
+    from cuda_agent.training.engine.compose import compose, embedded
+    from cuda_agent.training.ray.overrides import ray_overrides
+
+    platform.prepare(options.device)
+    for stage in (options.warmup, options.rft, options.value, options.ppo):
+        if stage is None:
+            continue
+        if options.launcher == "ray" and isinstance(stage, PpoOptions):
+            compose(ray_overrides(options, stage, "actor", "critic", os.curdir))
+        compose(embedded(options.model, "actor", "critic", stage))

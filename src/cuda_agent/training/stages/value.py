@@ -23,7 +23,6 @@ from cuda_agent.training.stages.stage import StageResult, TrainingStage
 def pretrain_values(stage: TrainingStage, options: ValueOptions) -> StageResult:
     """Pretrains the critic. Truncated and failed episodes count; only episodes where the judge failed have no reward
     and are left out. The stage is short, so a kill restarts it."""
-    stage.directory.mkdir(parents=True, exist_ok=True)
     episodes, rewards = rewarded(sampled(stage), stage.options.reward)
     if not episodes:
         raise UsageError("The judge failed on every sampled episode", "Sample again: cuda-agent train sample")
