@@ -141,15 +141,9 @@ class AgentRun:
 
     def _spent_before(self) -> Budget | None:
         """Returns the budget at the last checkpoint, or at the end of the run if it has ended since."""
-        checkpoint = self._checkpoint()
-        known = [] if checkpoint is None else [checkpoint.budget]
-        if (self.directory.path / Trajectory.file_name).exists():
-            known.append(Trajectory.read(self.directory.path).budget)
+        path = self.directory.path
+        known = [record.budget for record in (Checkpoint.find(path), Trajectory.find(path)) if record is not None]
         return max(known, key=lambda budget: budget.wall_s, default=None)
-
-    def _checkpoint(self) -> Checkpoint | None:
-        known = (self.directory.path / Checkpoint.file_name).exists()
-        return Checkpoint.read(self.directory.path) if known else None
 
     def _interrupted(self) -> Ending:
         return Ending(RunOutcome.INTERRUPTED, f"interrupted after {len(self._turns)} turns")
@@ -191,7 +185,7 @@ class AgentRun:
     def seeded(self) -> Trajectory | None:
         """Returns the run that makes the first candidate, in its own directory inside this one, or None if none was
         requested or this run is past its start. Raises what `play` raises, and KeyboardInterrupt."""
-        begun = (self.directory.path / Checkpoint.file_name).exists()
+        begun = Checkpoint.find(self.directory.path) is not None
         if self.seed is not None or self.options.seed_with is None or begun:
             return None if begun else self.seed
         directory = RunDirectory(self.directory.path / "seed")
@@ -233,7 +227,7 @@ class AgentRun:
     def _workspace(self) -> Workspace:
         """Returns the existing workspace, or a new one if the run was ended before anything happened."""
         path = self.directory.workspace
-        if self._turns or self._checkpoint() is not None:
+        if self._turns or Checkpoint.find(self.directory.path) is not None:
             workspace, renewed = layout.renew(path)
             if renewed:
                 self.progress("resume", f"files of the workspace in this version: {', '.join(renewed)}")

@@ -112,8 +112,7 @@ class TrainingRun:
         if not wanted or wanted[0] in ended:
             return None, None
         for stage in ("warmup", "ppo"):
-            if (self.folder / stage / Halt.file_name).exists():
-                halt = Halt.read(self.folder / stage)
+            if (halt := Halt.find(self.folder / stage)) is not None:
                 return f"{stage} step {halt.step}: {halt.reason}", ended[-1] if ended else "nothing"
         return None, ended[-1] if ended else "nothing"
 
@@ -122,9 +121,9 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     """Reads runs. The recipe of the first is the full one. Raises UsageError and StoreError."""
     found: list[TrainingRun] = []
     for folder in folders:
-        if not (folder / TrainingManifest.file_name).exists():
+        manifest = TrainingManifest.find(folder)
+        if manifest is None:
             raise UsageError(f"{folder} holds no training", "Give folders that cuda-agent train wrote")
-        manifest = TrainingManifest.read(folder)
         first = found[0].manifest if found else manifest
         found.append(TrainingRun(folder, manifest, recipe_name(first.configuration, manifest.configuration)))
     return found

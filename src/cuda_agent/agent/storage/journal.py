@@ -108,9 +108,9 @@ class RunJournal:
         Raises StoreError.
         """
         self.context.judge_s = self.accounts.before.judge_s
-        if not (self._directory / Checkpoint.file_name).exists():
+        last = Checkpoint.find(self._directory)
+        if last is None:
             return
-        last = Checkpoint.read(self._directory)
         if last.index not in (len(self.turns), len(self.turns) - 1):
             raise StoreError(f"{self._directory}: checkpoint and transcript don't belong together", "Restore them")
         context = self.context

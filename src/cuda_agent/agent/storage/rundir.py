@@ -121,10 +121,8 @@ class RunDirectory:
 
     def ended(self) -> Trajectory | None:
         """Returns the trajectory if the policy itself ended the run, else None. Raises StoreError."""
-        if not (self.path / Trajectory.file_name).is_file():
-            return None
-        left = Trajectory.read(self.path)
-        return left if left.outcome in ("finished", "not_covered", "gave_up") else None
+        left = Trajectory.find(self.path)
+        return left if left is not None and left.outcome in ("finished", "not_covered", "gave_up") else None
 
     def check_unfinished(self) -> None:
         """Raises UsageError if the policy itself ended the run."""
@@ -238,10 +236,8 @@ def current_commit() -> str | None:
 
 def _failed_at_once(path: Path) -> bool:
     """Whether the folder holds only a run that failed before its first turn, so that it may be replaced."""
-    if not (path / Trajectory.file_name).is_file():
-        return False
     try:
-        left = Trajectory.read(path)
+        left = Trajectory.find(path)
     except StoreError:
         return False
-    return left.outcome == "error" and not left.turns
+    return left is not None and left.outcome == "error" and not left.turns

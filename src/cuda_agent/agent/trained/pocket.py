@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained.dialogue import ParsedTurn, parse_text
 from cuda_agent.agent.trained.offers import Offer, taking
-from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.records import ToolCall, ToolResult
 from cuda_agent.llm import tagged
@@ -91,13 +91,9 @@ class PocketDialogue:
 
     @classmethod
     def load(cls, checkpoint: Path) -> PocketDialogue:
-        """Raises UsageError if the package is missing, StoreError if the tokenizer can't be read."""
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise UsageError(
-                "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
-            ) from None
+        """Raises StoreError if the tokenizer can't be read."""
+        from tokenizers import Tokenizer
+
         path = checkpoint / "tokenizer.json"
         try:
             return cls(Tokenizer.from_file(str(path)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.errors import StoreError
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,11 @@ def torch_device(device: Device) -> str:
 
 
 def load_model(checkpoint: Path, device: str) -> Any:
-    """Loads the causal language model of a checkpoint in float32. Raises UsageError if transformers is missing,
-    StoreError if the weights can't be read."""
-    try:
-        import torch
-        from safetensors import SafetensorError
-        from transformers import AutoModelForCausalLM
-    except ImportError:
-        raise UsageError(
-            "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
-        ) from None
+    """Loads the causal language model of a checkpoint in float32. Raises StoreError if the weights can't be read."""
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint,

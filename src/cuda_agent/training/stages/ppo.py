@@ -82,7 +82,8 @@ class _Loop:
         )
         reason = reason_to_stop(self._metrics.lines, self._stage.options.protect)
         if reason is not None:
-            self._halt(step, reason)
+            saved = read_position(self._stage.directory).state
+            raise self._stage.halt(step, reason, f"{self._stage.name}/{saved}/policy" if saved is not None else None)
         if step % self._options.save_every == 0 or step == self._options.steps:
             self._save(step)
 
@@ -165,11 +166,6 @@ class _Loop:
         policy = save_policy(self._actor.weights(), self._stage.policy, directory / "policy")
         critic = save_critic(self._critic.weights(), like, directory / "critic")
         return StageResult(policy, critic, steps)
-
-    def _halt(self, step: int, reason: str) -> None:
-        position = read_position(self._stage.directory)
-        good = f"{self._stage.name}/{position.state}/policy" if position.state is not None else None
-        raise self._stage.halt(step, reason, good)
 
     def _forget_later_episodes(self) -> None:
         """Removes episodes of later steps, whose weights are lost, and of a step that a kill interrupted."""

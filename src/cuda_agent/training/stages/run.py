@@ -56,7 +56,8 @@ class Training:
 
     def _begin(self) -> TrainingManifest:
         configuration = self.options.model_dump(mode="json")
-        if not (self.directory / TrainingManifest.file_name).exists():
+        manifest = TrainingManifest.find(self.directory)
+        if manifest is None:
             manifest = TrainingManifest(
                 command=tuple(sys.argv),
                 configuration=configuration,
@@ -64,7 +65,6 @@ class Training:
                 **provenance(),
             )
         else:
-            manifest = TrainingManifest.read(self.directory)
             changed = differing(manifest.configuration, configuration)
             fixed = [name for name in changed if not name.startswith(_MAY_CHANGE)]
             if fixed:

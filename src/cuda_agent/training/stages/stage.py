@@ -75,16 +75,17 @@ class TrainingStage:
     def halt(self, step: int, reason: str, policy: str | None) -> TrainingHalted:
         """Halts the stage until the user removes the record, and returns the error to raise. `policy` is the last good
         one, relative to the run's folder."""
-        Halt(reason=reason, step=step, policy=policy).write(self.directory)
-        return self._halted()
+        record = Halt(reason=reason, step=step, policy=policy)
+        record.write(self.directory)
+        return self._halted(record)
 
     def check_not_halted(self) -> None:
         """Raises TrainingHalted if the stage was halted."""
-        if (self.directory / Halt.file_name).exists():
-            raise self._halted()
+        record = Halt.find(self.directory)
+        if record is not None:
+            raise self._halted(record)
 
-    def _halted(self) -> TrainingHalted:
-        record = Halt.read(self.directory)
+    def _halted(self, record: Halt) -> TrainingHalted:
         kept = f"Last good checkpoint: {self.run / record.policy}" if record.policy else "No step was saved before it"
         path = self.directory / Halt.file_name
         return TrainingHalted(
