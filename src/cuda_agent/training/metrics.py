@@ -95,12 +95,13 @@ class MetricsLog:
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """Returns every complete line of a run."""
-    path = directory / METRICS_FILE
-    if not path.exists():
-        return []
-    text = path.read_text()
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return [json.loads(line) for line in lines if line]
+    return read_objects(directory / METRICS_FILE)
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """Returns the JSON objects of a file's complete lines, none if it doesn't exist."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
 
 
 def _board(directory: Path, from_step: int) -> Any:

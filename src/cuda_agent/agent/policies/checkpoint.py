@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,13 @@ class CheckpointPolicy:
         self._brief, self._episodes = brief, episodes
         self._settings, self._dialogue = load_dialogue(checkpoint)
         self._model = _model(checkpoint.resolve(), torch_device(brief.device))
-        self._plans: tuple[Offer, ...] | None = None
         self._tools = frozenset(tool["function"]["name"] for tool in brief.tools)
 
     def next(self, history: Sequence[Turn]) -> PolicyMove:
         """Raises PolicyStalled when the model no longer acts."""
         stall.check(history, self._tools)
         try:
-            plans = self._offered()
+            plans = self._plans
         except NotCovered as gap:
             return _finish(gap.cause, "not_covered")
         except TaskError as error:
@@ -59,15 +58,12 @@ class CheckpointPolicy:
             return _finish(f"{self._episodes} episodes played", "finished" if _passed(history) else "gave_up")
         return self._move(plans, played[-1], len(played), len(history))
 
-    def _offered(self) -> tuple[Offer, ...]:
-        if self._plans is None:
-            brief = self._brief
-            self._plans = (
-                offers(brief.graph(), brief.device, brief.precision, brief.task.key)
-                if self._dialogue.offers_plans
-                else ()
-            )
-        return self._plans
+    @cached_property
+    def _plans(self) -> tuple[Offer, ...]:
+        brief = self._brief
+        if not self._dialogue.offers_plans:
+            return ()
+        return offers(brief.graph(), brief.device, brief.precision, brief.task.key)
 
     def _move(self, plans: tuple[Offer, ...], episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
         context = self._context(plans, episode)

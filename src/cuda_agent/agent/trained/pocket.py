@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.trained.dialogue import ParsedTurn, parse_text
+from cuda_agent.agent.trained.dialogue import Dialogue, ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, taking
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph, TensorMeta
@@ -79,7 +79,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-class PocketDialogue:
+class PocketDialogue(Dialogue):
     """The `Dialogue` of a small policy."""
 
     offers_plans = True
@@ -101,21 +101,17 @@ class PocketDialogue:
             raise StoreError(f"Can't read {path}: {str(error)[:200]}", "Give a whole checkpoint") from None
 
     def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
-        return self._encode(prompt_text(brief, plans) + AGENT)
-
-    def encode_turn(self, text: str) -> list[int]:
-        return [*self._encode(text), self.stop_id]
-
-    def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
-        own = [token for token in token_ids if token != self.stop_id]
-        return parse_text(self.tokenizer.decode(own, skip_special_tokens=False), turn)
+        return self.encode(prompt_text(brief, plans) + AGENT)
 
     def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
-        return self._encode(ANSWER + answer_text(parsed.calls, results, turns_left) + AGENT)
+        return self.encode(ANSWER + answer_text(parsed.calls, results, turns_left) + AGENT)
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
 
 def prompt_text(brief: Brief, plans: Sequence[Offer]) -> str:

@@ -36,8 +36,8 @@ class Sampler:
         temperature: float = 1.0,
         most_at_once: int = 256,
     ) -> None:
-        """`model` is called as `model(input_ids=…, attention_mask=…, position_ids=…, past_key_values=…)`. A temperature
-        of 0 takes the most likely token."""
+        """`model` is in evaluation mode and called as `model(input_ids=…, attention_mask=…, position_ids=…,
+        past_key_values=…)`. A temperature of 0 takes the most likely token."""
         import torch
 
         self._model, self._stop, self._pad = model, stop_id, pad_id
@@ -66,29 +66,20 @@ class Sampler:
         live = torch.tensor([space > 0 for space in room], device=device)
         limits = torch.tensor(room, device=device)
         tokens, scores, cache = [], [], None
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            with torch.no_grad():
-                for step in range(max(0, *room)):
-                    out = self._model(
-                        input_ids=ids,
-                        attention_mask=mask,
-                        position_ids=positions,
-                        past_key_values=cache,
-                        use_cache=True,
-                    )
-                    cache = out.past_key_values
-                    token, score = self._draw(out.logits[:, -1].float())
-                    tokens.append(torch.where(live, token, self._pad))
-                    scores.append(score)
-                    live = live & (token != self._stop) & (limits > step + 1)
-                    if not bool(live.any()):
-                        break
-                    ids, positions = tokens[-1][:, None], positions[:, -1:] + 1
-                    mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-        finally:
-            self._model.train(was_training)
+        with torch.no_grad():
+            for step in range(max(0, *room)):
+                out = self._model(
+                    input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+                )
+                cache = out.past_key_values
+                token, score = self._draw(out.logits[:, -1].float())
+                tokens.append(torch.where(live, token, self._pad))
+                scores.append(score)
+                live = live & (token != self._stop) & (limits > step + 1)
+                if not bool(live.any()):
+                    break
+                ids, positions = tokens[-1][:, None], positions[:, -1:] + 1
+                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
         if not tokens:
             return [Sampled((), (), True) for _ in contexts]
         drawn, logs = torch.stack(tokens, 1).tolist(), torch.stack(scores, 1).tolist()

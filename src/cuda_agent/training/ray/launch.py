@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import save_critic, save_policy
 from cuda_agent.training.episodes import read_episodes
-from cuda_agent.training.metrics import MetricsLog, of_episodes
+from cuda_agent.training.metrics import MetricsLog, of_episodes, read_objects
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.ray.overrides import (
     CHECKPOINTS,
@@ -177,10 +176,8 @@ def _steps(path: Path, process: subprocess.Popen[bytes]) -> Iterator[tuple[int, 
     told = 0
     while True:
         ended = process.poll() is not None
-        text = path.read_text() if path.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        for line in lines[told:]:
-            entry = json.loads(line)
+        lines = read_objects(path)
+        for entry in lines[told:]:
             yield int(entry["step"]), _ours(entry["data"])
         told = len(lines)
         if ended:

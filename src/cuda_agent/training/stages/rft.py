@@ -43,31 +43,23 @@ def reason_to_drop(episode: Episode, options: RftOptions) -> str | None:
     """Returns why an episode is dropped, or None (paper, "Training", step 3)."""
     if episode.reward is None:
         return "judge_failed"
-    if episode.reward <= options.reward_above:
-        return "reward"
-    if episode.violations:
-        return "violation"
-    if episode.invalid_calls > options.max_invalid_calls:
-        return "invalid_call"
-    if episode.repeated_calls > options.max_repeated_calls:
-        return "redundant_loop"
-    if episode.truncated and not options.keep_truncated:
-        return "truncated"
-    return None
+    checks = {
+        "reward": episode.reward <= options.reward_above,
+        "violation": bool(episode.violations),
+        "invalid_call": episode.invalid_calls > options.max_invalid_calls,
+        "redundant_loop": episode.repeated_calls > options.max_repeated_calls,
+        "truncated": episode.truncated and not options.keep_truncated,
+    }
+    return next((reason for reason, holds in checks.items() if holds), None)
 
 
 def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode], EpisodeFunnel]:
     """Returns the episodes to learn from, in their order, and the counts."""
-    kept: list[Episode] = []
-    dropped: Counter[str] = Counter()
-    for episode in episodes:
-        reason = reason_to_drop(episode, options)
-        if reason is None:
-            kept.append(episode)
-        else:
-            dropped[reason] += 1
-    ordered = {reason: dropped[reason] for reason in REASONS if dropped[reason]}
-    return kept, EpisodeFunnel(played=len(episodes), kept=len(kept), dropped=ordered)
+    reasons = [reason_to_drop(episode, options) for episode in episodes]
+    kept = [episode for episode, reason in zip(episodes, reasons, strict=True) if reason is None]
+    counts = Counter(reasons)
+    dropped = {reason: counts[reason] for reason in REASONS if counts[reason]}
+    return kept, EpisodeFunnel(played=len(episodes), kept=len(kept), dropped=dropped)
 
 
 def fine_tune(stage: TrainingStage, options: RftOptions) -> StageResult:
