@@ -6,10 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import builders
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained import pocket
-from cuda_agent.agent.trained.dialogue import DialogueSettings, Opening
+from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.agent.trained.pocket import PocketDialogue
-from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.config import JudgeOptions, Limits
 from cuda_agent.core.enums import Device, Phase, Precision, SandboxLevel, Verdict
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.core.records import Candidate, Evaluation, Task
@@ -88,7 +89,7 @@ def fused(made: Judges) -> int:
 
 def dialogue(made: Judges, turns: int = 8) -> tuple[PocketDialogue, DialogueSettings]:
     """A tokenizer for this task alone."""
-    opening = Opening(TASK, Device.CPU, Precision.FP32, turns, graph, made.offers(TASK))
-    texts = [pocket.prompt_text(opening), "passed 1.20 0.98 best; ok; error\n7 left"] * 4
+    brief = Brief(TASK, Device.CPU, Precision.FP32, Limits(turns=turns), [], graph)
+    texts = [pocket.prompt_text(brief, made.offers(TASK)), "passed 1.20 0.98 best; ok; error\n7 left"] * 4
     settings = DialogueSettings(turns=turns, turn_tokens=24, context_tokens=512)
     return PocketDialogue(pocket.train_tokenizer(texts, 400)), settings

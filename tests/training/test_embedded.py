@@ -23,8 +23,8 @@ from cuda_agent.training.engine.worker import open_actor
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.metrics import MetricsLog, read_metrics
 from cuda_agent.training.protect import TrainingHalted
-from cuda_agent.training.stages.filters import EpisodeFunnel
 from cuda_agent.training.stages.records import STAGES, TrainingManifest
+from cuda_agent.training.stages.rft import EpisodeFunnel
 from cuda_agent.training.stages.run import Training
 
 

@@ -13,9 +13,8 @@ pytest.importorskip("verl", reason="make train-env")
 from toy import STEP, options, tiny_model
 
 from cuda_agent.training.config import PpoOptions
-from cuda_agent.training.engine.advantages import estimate
+from cuda_agent.training.engine.advantages import estimate, log_ratios, mismatched
 from cuda_agent.training.engine.compose import compose, embedded
-from cuda_agent.training.engine.ratios import log_ratios, mismatched
 
 
 def test_gae_skips_observations() -> None:

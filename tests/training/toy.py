@@ -18,7 +18,7 @@ from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.episodes import Episode, Generate
-from cuda_agent.training.stages.domain import OpenDomain
+from cuda_agent.training.stages.stage import OpenDomain
 
 PROMPT, OBSERVATION, STOP, VOCABULARY = (5, 6, 7), (8, 9), 1, 64
 STEP: dict[str, Any] = {"batch": 8, "actor_lr": 3e-3, "critic_lr": 3e-3, "micro_batch_tokens": 512}

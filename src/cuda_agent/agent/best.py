@@ -52,14 +52,10 @@ class Best:
     def offer(self, candidate: Candidate, evaluation: Evaluation) -> bool:
         """Keeps the candidate if it is better than the held one. Among failures the latest is kept. Returns whether it
         was kept."""
-        passed = evaluation.verdict is Verdict.PASSED and evaluation.profile is not None
-        self.passes += passed
-        if self.passed:
-            if not passed or evaluation.profile is None:
-                return False
-            held = self.latency_us
-            if held is not None and evaluation.profile.candidate.latency_us >= held:
-                return False
+        time_us, held_us = evaluation.latency_us, self.latency_us
+        self.passes += time_us is not None
+        if self.passed and (time_us is None or (held_us is not None and time_us >= held_us)):
+            return False
         self.replace(candidate, evaluation)
         return True
 

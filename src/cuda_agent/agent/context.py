@@ -13,6 +13,7 @@ from cuda_agent.core.config import TimingStop
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport
+from cuda_agent.workspace.layout import Workspace
 
 if TYPE_CHECKING:
     from cuda_agent.agent.shell import Shell
@@ -32,22 +33,11 @@ class Session(Protocol):
     def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation: ...
 
 
-class CandidateFolder(Protocol):
-    """A workspace as the agent uses it (`workspace.layout.Workspace`)."""
-
-    @property
-    def directory(self) -> Path: ...
-    @property
-    def fixed_paths(self) -> tuple[Path, ...]: ...
-    def snapshot(self) -> Candidate: ...
-    def restore(self, candidate: Candidate) -> None: ...
-
-
 @dataclass
 class ToolContext:
     """Every tool call receives it. The tool Finish sets `finished` to (outcome, message)."""
 
-    workspace: CandidateFolder
+    workspace: Workspace
     session: Session
     files: WorkspaceFiles
     shell: Shell

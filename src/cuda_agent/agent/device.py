@@ -15,35 +15,28 @@ def resolve_device(choice: str) -> Device:
     missing."""
     if choice not in ("auto", "cuda", "cpu"):
         raise UsageError(f"No device {choice!r}", "Choose one of: auto, cuda, cpu")
-    device = Device(choice) if choice != "auto" else (Device.CUDA if _sees_gpu() else Device.CPU)
-    if device is Device.CUDA:
-        _require_cuda()
+    stack = read_stack()
+    without_cuda = "+cpu" in (stack.torch or "")
+    if choice == "auto":
+        choice = "cuda" if stack.gpus and not without_cuda else "cpu"
+    if choice == "cuda":
+        if not stack.gpus:
+            raise DeviceError("No NVIDIA GPU is visible here", "Run on a machine with one, or use --device cpu")
+        if without_cuda:
+            raise DeviceError(
+                f"torch {stack.torch} is built without CUDA",
+                "Install a CUDA build (pip install --force-reinstall torch), or use --device cpu",
+            )
+        if find_nvcc() is None:
+            raise DeviceError(
+                "CUDA's compiler nvcc was not found",
+                "Install the CUDA toolkit or set CUDA_HOME to where it is, or use --device cpu",
+            )
     if find_cxx() is None:
         raise DeviceError("No C++ compiler (g++) was found", "Install one: apt-get install g++")
-    return device
+    return Device(choice)
 
 
 def find_cxx() -> str | None:
     """Returns the path of `$CXX` or g++, or None."""
     return shutil.which(os.environ.get("CXX") or "g++")
-
-
-def _sees_gpu() -> bool:
-    stack = read_stack()
-    return bool(stack.gpus) and "+cpu" not in (stack.torch or "")
-
-
-def _require_cuda() -> None:
-    stack = read_stack()
-    if not stack.gpus:
-        raise DeviceError("No NVIDIA GPU is visible here", "Run on a machine with one, or use --device cpu")
-    if "+cpu" in (stack.torch or ""):
-        raise DeviceError(
-            f"torch {stack.torch} is built without CUDA",
-            "Install a CUDA build (pip install --force-reinstall torch), or use --device cpu",
-        )
-    if find_nvcc() is None:
-        raise DeviceError(
-            "CUDA's compiler nvcc was not found",
-            "Install the CUDA toolkit or set CUDA_HOME to where it is, or use --device cpu",
-        )

@@ -27,6 +27,10 @@ class CallRefused(Exception):
     """A tool call that can't be done. The policy receives the text, which says what to do instead."""
 
 
+class MissingFile(CallRefused):
+    """The file doesn't exist."""
+
+
 class NotText(CallRefused):
     """The file holds bytes that aren't UTF-8."""
 
@@ -50,23 +54,12 @@ class WorkspaceFiles:
 
     def relative(self, path: str) -> str:
         """Returns the normalised path inside the workspace. Raises CallRefused when it lies outside."""
-        pure = PurePosixPath(path)
-        if pure.is_absolute():
-            try:
-                pure = pure.relative_to(PurePosixPath(self.root))
-            except ValueError:
-                raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.") from None
-        parts: list[str] = []
-        for part in pure.parts:
-            if part == "..":
-                if not parts:
-                    raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.")
-                parts.pop()
-            elif "\0" in part:
-                raise CallRefused("A path can't hold a null character.")
-            else:
-                parts.append(part)
-        return "/".join(parts) or "."
+        if "\0" in path:
+            raise CallRefused("A path can't hold a null character.")
+        inside = PurePosixPath(os.path.normpath(self.root / path))
+        if not inside.is_relative_to(self.root):
+            raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.")
+        return inside.relative_to(self.root).as_posix()
 
     def read(self, path: str) -> str:
         """Returns the text of a file. Raises CallRefused for a path outside, a link, a folder, or a file that is
@@ -99,13 +92,17 @@ class WorkspaceFiles:
         writable, or when the file exists and wasn't read since it last changed. Raises StoreError when the disk
         refuses."""
         relative = self.relative(path)
-        self._check_writable(relative)
+        if not is_writable(relative):
+            suffixes = ", ".join(KERNEL_SUFFIXES)
+            raise CallRefused(
+                f"{relative} is fixed. Only model_new.py and files under kernels/ ({suffixes}) are yours."
+            )
         if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
             raise CallRefused(f"{relative} would be larger than {MAX_BYTES >> 20} MiB.")
         with _parent(self.root, relative, create=True) as (folder, name):
             try:
                 old: str | None = _read_text(folder, name, relative)
-            except FileNotFoundError:
+            except MissingFile:
                 old = None
             except NotText:
                 old = ""
@@ -137,13 +134,6 @@ class WorkspaceFiles:
                 if len(parts) < _MAX_DEPTH:
                     pending += [(*parts, name) for name in reversed(inner) if name not in _HIDDEN]
 
-    def _check_writable(self, relative: str) -> None:
-        if not is_writable(relative):
-            suffixes = ", ".join(KERNEL_SUFFIXES)
-            raise CallRefused(
-                f"{relative} is fixed. Only model_new.py and files under kernels/ ({suffixes}) are yours."
-            )
-
 
 @contextmanager
 def _parent(root: Path, relative: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
@@ -163,7 +153,8 @@ def _folder(root: Path, parts: Sequence[str], shown: str, *, create: bool = Fals
         for part in parts:
             try:
                 if create:
-                    _make_folder(part, current)
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=current)
                 following = os.open(part, flags, dir_fd=current)
             except FileNotFoundError:
                 raise CallRefused(f"{shown} doesn't exist.") from None
@@ -178,16 +169,11 @@ def _folder(root: Path, parts: Sequence[str], shown: str, *, create: bool = Fals
         os.close(current)
 
 
-def _make_folder(name: str, parent: int) -> None:
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=parent)
-
-
 def _read_text(folder: int, name: str, shown: str) -> str:
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
-        raise MissingFile(shown) from None
+        raise MissingFile(f"{shown} doesn't exist. Use Glob to see what does.") from None
     except OSError as error:
         raise CallRefused(f"Can't read {shown}: {error.strerror} (links are not followed).") from None
     try:
@@ -227,13 +213,3 @@ def _write_text(folder: int, name: str, text: str) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise CallRefused(f"Can't write {name}: {error.strerror}.") from None
         raise StoreError(f"Can't write {name}: {error.strerror}", "Free some space or choose another --out") from None
-
-
-class MissingFile(CallRefused, FileNotFoundError):
-    """The file doesn't exist."""
-
-    def __init__(self, shown: str) -> None:
-        super().__init__(f"{shown} doesn't exist. Use Glob to see what does.")
-
-    def __str__(self) -> str:
-        return str(self.args[0])

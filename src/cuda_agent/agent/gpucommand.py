@@ -19,7 +19,6 @@ from pathlib import Path
 from cuda_agent.agent import gpuclient
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError
-from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import SandboxSpec, spawn
 from cuda_agent.workspace.sockets import bound_socket
 
@@ -120,13 +119,9 @@ class GpuCommands:
                     send(note=f"ended after {seconds:g} s; ask for more with --seconds (at most {MAX_SECONDS:g})")
                     return 124
                 time.sleep(_LOOK_S)
-            return _say_end(process, code, send)
-
-
-def _say_end(process: SandboxedProcess, code: int, send: Callable[..., None]) -> int:
-    if process.limit_hit is not None:
-        send(note=f"ended: limit of {process.limit_hit} reached")
-    return code if code >= 0 else 128 - code
+            if process.limit_hit is not None:
+                send(note=f"ended: limit of {process.limit_hit} reached")
+            return code if code >= 0 else 128 - code
 
 
 def _is_gone(connection: socket.socket) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -87,7 +87,7 @@ class Tools:
     """The toolbox behind an MCP server."""
 
     def __init__(self, context: ToolContext, told: ProgressRelay) -> None:
-        self._box = Toolbox(context, tuple(tool for tool in ALL if tool.name not in _LEFT_OUT))
+        self._box = Toolbox(context, tuple(tool for tool in ALL if tool.__name__ not in _LEFT_OUT))
         self._told = told
         self._lock = threading.Lock()
         self._calls = 0
@@ -113,7 +113,11 @@ class Tools:
         import mcp_types as types
         from mcp.server.lowlevel import Server
 
-        listed = [_described(types.Tool, schema["function"]) for schema in self._box.schemas()]
+        functions = [schema["function"] for schema in self._box.schemas()]
+        listed = [
+            types.Tool(name=one["name"], description=one["description"], input_schema=one["parameters"])
+            for one in functions
+        ]
 
         async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
             return types.ListToolsResult(tools=listed)
@@ -150,7 +154,3 @@ _INSTRUCTIONS = (
     "Tools of one workspace in which a PyTorch module is made faster by kernels of your own. Read SKILL.md first: it "
     "holds the rules, the patterns and the workflow. Compile, Verify, Profile and Inspect ask the judge, which decides."
 )
-
-
-def _described(kind: Callable[..., Any], function: dict[str, Any]) -> Any:
-    return kind(name=function["name"], description=function["description"], input_schema=function["parameters"])

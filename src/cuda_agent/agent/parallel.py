@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import Progress
@@ -20,6 +21,10 @@ from cuda_agent.pool.session import PooledJudges
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 
+#: fields of the budgets that are summed over the agents.
+_SUMMED = (
+    "turns_limit", "turns_spent", "judge_s", "judge_limit_s", "tokens", "tokens_limit", "cost", "cost_limit",
+)  # fmt: skip
 #: after an interrupt, an agent that still waits for a model's answer is left after so long; its run can be resumed.
 _END_TIMEOUT_S = 15.0
 
@@ -160,21 +165,14 @@ def _end(
 def _together(budgets: Sequence[Budget]) -> Budget:
     """Returns the budgets of all agents together. They ran at the same time."""
 
-    def total(values: Sequence[float | None]) -> float | None:
-        return None if any(value is None for value in values) else sum(value or 0.0 for value in values)
+    def total(name: str) -> Any:
+        values = [getattr(budget, name) for budget in budgets]
+        return None if None in values else sum(values)
 
-    tokens = total([budget.tokens_limit for budget in budgets])
     return Budget(
-        turns_limit=sum(budget.turns_limit for budget in budgets),
-        turns_spent=sum(budget.turns_spent for budget in budgets),
         wall_s=max(budget.wall_s for budget in budgets),
-        judge_s=sum(budget.judge_s for budget in budgets),
-        tokens=sum(budget.tokens for budget in budgets),
-        cost=sum(budget.cost for budget in budgets),
         wall_limit_s=budgets[0].wall_limit_s,
-        judge_limit_s=total([budget.judge_limit_s for budget in budgets]),
-        tokens_limit=None if tokens is None else int(tokens),
-        cost_limit=total([budget.cost_limit for budget in budgets]),
+        **{name: total(name) for name in _SUMMED},
     )
 
 

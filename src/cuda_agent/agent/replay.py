@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.storage.journal import read_journal
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.store import ContentStore
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Replayed, Turn
 
@@ -44,7 +44,7 @@ def replay(
 
     run = RunDirectory(Path(directory))
     task, options, _ = run.read_start()
-    found = recorded(read_journal(run.path))
+    found = recorded(read_transcript(run.path))
     if not found:
         raise UsageError(f"No candidate of {run.path} was judged", "Choose a run that compiled one")
     judge = options.judge

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
@@ -19,15 +18,16 @@ from cuda_agent.agent.loop import Ending, RunOutcome, run
 from cuda_agent.agent.policies.registry import make_policy
 from cuda_agent.agent.policy import Brief, PolicyMaker
 from cuda_agent.agent.shell import Shell, open_shell
-from cuda_agent.agent.storage.journal import Checkpoint, RunJournal, read_journal
+from cuda_agent.agent.storage.journal import Checkpoint, RunJournal
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.store import ContentStore
-from cuda_agent.agent.tools.judged import snapshot
+from cuda_agent.agent.storage.transcript import read_transcript
+from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError
-from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory, Turn
+from cuda_agent.core.records import Budget, RunManifest, Task, Trajectory, Turn
 from cuda_agent.llm.keys import Key
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
@@ -106,7 +106,7 @@ class AgentRun:
 
         Raises what `optimize` raises; a StoreError is an Unsaved.
         """
-        self._turns = list(read_journal(self.directory.path))
+        self._turns = list(read_transcript(self.directory.path))
         self._accounts = Accounts(self.options.limits, self._spent_before())
         failure: StoreError | None = None
         try:
@@ -141,15 +141,9 @@ class AgentRun:
 
     def _spent_before(self) -> Budget | None:
         """Returns the budget at the last checkpoint, or at the end of the run if it has ended since."""
-        checkpoint = self._checkpoint()
-        known = [] if checkpoint is None else [checkpoint.budget]
-        if (self.directory.path / Trajectory.file_name).exists():
-            known.append(Trajectory.read(self.directory.path).budget)
+        path = self.directory.path
+        known = [record.budget for record in (Checkpoint.find(path), Trajectory.find(path)) if record is not None]
         return max(known, key=lambda budget: budget.wall_s, default=None)
-
-    def _checkpoint(self) -> Checkpoint | None:
-        known = (self.directory.path / Checkpoint.file_name).exists()
-        return Checkpoint.read(self.directory.path) if known else None
 
     def _interrupted(self) -> Ending:
         return Ending(RunOutcome.INTERRUPTED, f"interrupted after {len(self._turns)} turns")
@@ -191,7 +185,7 @@ class AgentRun:
     def seeded(self) -> Trajectory | None:
         """Returns the run that makes the first candidate, in its own directory inside this one, or None if none was
         requested or this run is past its start. Raises what `play` raises, and KeyboardInterrupt."""
-        begun = (self.directory.path / Checkpoint.file_name).exists()
+        begun = Checkpoint.find(self.directory.path) is not None
         if self.seed is not None or self.options.seed_with is None or begun:
             return None if begun else self.seed
         directory = RunDirectory(self.directory.path / "seed")
@@ -233,7 +227,7 @@ class AgentRun:
     def _workspace(self) -> Workspace:
         """Returns the existing workspace, or a new one if the run was ended before anything happened."""
         path = self.directory.workspace
-        if self._turns or self._checkpoint() is not None:
+        if self._turns or Checkpoint.find(self.directory.path) is not None:
             workspace, renewed = layout.renew(path)
             if renewed:
                 self.progress("resume", f"files of the workspace in this version: {', '.join(renewed)}")
@@ -252,21 +246,19 @@ class AgentRun:
         measured time. If nothing passed, the workspace is judged as it stands, unless that was done.
         """
         best = self.best
-        started = time.monotonic()
-        if best.passed and best.candidate is not None:
-            rough = best.is_rough and self.options.judge.timing_stop == "settled"
-            if best.passes > 1 or rough:
-                self.progress("final", "measuring the best candidate again")
-                again = session.evaluate(best.candidate)
-                if again.verdict is not Verdict.TIMING_VOID:
-                    best.replace(best.candidate, again)
-        else:
-            candidate = _standing(context)
-            held = best.candidate.digest if best.candidate is not None else None
-            if candidate is not None and candidate.digest != held:
+        with judging(context), suppress(CallRefused):
+            if best.passed and best.candidate is not None:
+                rough = best.is_rough and self.options.judge.timing_stop == "settled"
+                if best.passes > 1 or rough:
+                    self.progress("final", "measuring the best candidate again")
+                    again = session.evaluate(best.candidate)
+                    if again.verdict is not Verdict.TIMING_VOID:
+                        best.replace(best.candidate, again)
+                return
+            candidate = snapshot(context)
+            if best.candidate is None or best.candidate.digest != candidate.digest:
                 self.progress("final", "judging the workspace as it stands")
                 best.offer(candidate, session.evaluate(candidate))
-        context.judge_s += time.monotonic() - started
 
     def _trajectory(self, ending: Ending) -> Trajectory:
         evaluation = self.best.evaluation
@@ -290,10 +282,3 @@ def passed_times(turns: list[Turn]) -> tuple[float, ...]:
     found = (result.data for turn in turns for result in turn.results if result.data.get("verdict") == "passed")
     times = (data.get("latency_us") for data in found)
     return tuple(float(time) for time in times if isinstance(time, int | float))
-
-
-def _standing(context: ToolContext) -> Candidate | None:
-    """Returns what the workspace holds now, or None if that is no candidate."""
-    with suppress(CallRefused):
-        return snapshot(context)
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import symtable
 from pathlib import Path
 
 from cuda_agent.core.errors import TaskError, UsageError
@@ -41,33 +42,16 @@ def check_source(source: str, where: str) -> None:
     """Raises TaskError if `source` isn't Python or doesn't define the three names of the convention."""
     try:
         tree = ast.parse(source)
+        symbols = symtable.symtable(source, where, "exec").get_symbols()
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         place = f"{where}, line {line}" if line else where
         reason = getattr(error, "msg", None) or str(error)
         raise TaskError(f"{place}: syntax error: {reason}", "Correct the file") from None
-    names = _bound_names(tree.body)
+    names = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()}
     missing = [name for name in REQUIRED if name not in names]
-    if missing and "*" not in names:
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    if missing and not any(alias.name == "*" for node in imports for alias in node.names):
         kinds = {"Model": "class Model(torch.nn.Module)", "get_inputs": "get_inputs()"}
         wanted = ", ".join(kinds.get(name, f"{name}()") for name in missing)
         raise TaskError(f"{where} doesn't define {', '.join(missing)}", f"Add {wanted} (KernelBench convention)")
-
-
-def _bound_names(body: list[ast.stmt]) -> set[str]:
-    """Returns the names that module-level statements bind, conditional branches included."""
-    names: set[str] = set()
-    for statement in body:
-        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            names.add(statement.name)
-        elif isinstance(statement, ast.Import | ast.ImportFrom):
-            names.update(alias.asname or alias.name for alias in statement.names)
-        elif isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            names.update(node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
-        elif isinstance(statement, ast.If | ast.With | ast.Try):
-            for field in ("body", "orelse", "finalbody"):
-                names |= _bound_names(getattr(statement, field, []))
-            for handler in getattr(statement, "handlers", []):
-                names |= _bound_names(handler.body)
-    return names

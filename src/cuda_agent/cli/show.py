@@ -10,9 +10,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from cuda_agent.agent.storage.journal import read_journal
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.store import ContentStore
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import console, emit
 from cuda_agent.core.errors import EXIT_OK, StoreError
@@ -29,7 +29,7 @@ def command(
     """Page through a run: turns, calls, results, times, each candidate as a diff against the one before."""
     run = RunDirectory(directory)
     task, options, _ = run.read_start()
-    turns = read_journal(run.path)
+    turns = read_transcript(run.path)
     if as_json:
         document = {"task": task.name, "policy": options.policy, "turns": [t.model_dump(mode="json") for t in turns]}
         emit(json.dumps({"schema_version": 1, **document}))

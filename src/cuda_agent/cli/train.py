@@ -66,8 +66,8 @@ def command(
 
 def _check(options: TrainingOptions, as_json: bool) -> int:
     """Raises UsageError where verl or one of our own parts refuses a setting."""
-    from cuda_agent.training.check import check
     from cuda_agent.training.domain import KernelDomain
+    from cuda_agent.training.stages.run import check
 
     KernelDomain(options, Path())
     check(options)

@@ -60,6 +60,11 @@ class StoredRecord(Record):
         return path
 
     @classmethod
+    def find(cls, directory: Path) -> Self | None:
+        """Returns the record in a folder, None if it has none. Raises StoreError when the file isn't this record."""
+        return cls.read(directory) if (directory / cls.file_name).is_file() else None
+
+    @classmethod
     def read(cls, directory: Path) -> Self:
         """Returns the record in a folder. Raises StoreError when the file is missing or isn't this record."""
         path = directory / cls.file_name

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from cuda_agent.core.enums import Device
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Task
+from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskRequest
-from cuda_agent.workers.process import WorkerFault
+from cuda_agent.workers.folder import judge_folder
+from cuda_agent.workers.process import WorkerFault, WorkerSettings
+from cuda_agent.workers.roles import ZYGOTE
+from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Fork, Zygote
 
 #: The default memory of a task's process.
@@ -17,6 +26,20 @@ _LIMIT_S = 120.0
 
 class NotCaptured(Exception):
     """The task has no graph, with the reason."""
+
+
+@contextmanager
+def task_zygote(device: Device, level: SandboxLevel, memory_mib: int = MEMORY_MIB) -> Iterator[Zygote]:
+    """Yields a zygote for `capture_graph`. Its processes don't see this folder and the cache. Raises SandboxError."""
+    hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
+    with judge_folder() as folder:
+        supply = WorkerSupply(WorkerSettings(device, level, memory_mib, hidden), folder)
+        zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
+        try:
+            yield zygote
+        finally:
+            zygote.close()
+            supply.close()
 
 
 def capture_graph(zygote: Zygote, task: Task, device: Device, memory_mib: int = MEMORY_MIB) -> Graph:

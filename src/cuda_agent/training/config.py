@@ -12,6 +12,7 @@ from cuda_agent.core.config import Configuration
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.settings import Settings
 
+_PRESETS = Path(__file__).parent / "presets"
 Precision = Literal["float32", "bfloat16", "float16"]
 #: how token losses are averaged: over all tokens of a batch, or first within each episode.
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
@@ -43,18 +44,26 @@ class Mismatch(Configuration):
     below: float = Field(gt=0, le=1)
 
 
-class PpoOptions(Configuration):
+class Learning(Configuration):
+    """What the stages that change weights share."""
+
+    #: number of episodes.
+    batch: int = Field(ge=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    #: padded tokens of one forward pass.
+    micro_batch_tokens: int = Field(default=16384, ge=64)
+
+
+class PpoOptions(Learning):
     """Proximal policy optimisation with a critic. A step plays `batch` episodes."""
 
     steps: int = Field(ge=1)
-    batch: int = Field(ge=1)
     #: episodes of one update. None: the whole batch.
     mini_batch: int | None = Field(default=None, ge=1)
     epochs: int = Field(default=1, ge=1)
     actor_lr: float = Field(gt=0)
     critic_lr: float = Field(gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_gradient_norm: float = Field(default=1.0, gt=0)
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.28, gt=0)
     gamma: float = Field(default=1.0, gt=0, le=1)
@@ -72,8 +81,6 @@ class PpoOptions(Configuration):
     #: source of the old log-probabilities in the importance ratio. verl's default is the trainer.
     old_log_probabilities: Literal["trainer", "sampler"] = "trainer"
     mismatch: Mismatch | None = None
-    #: padded tokens of one forward pass.
-    micro_batch_tokens: int = Field(default=16384, ge=64)
     save_every: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
@@ -95,34 +102,26 @@ class SampleOptions(Configuration):
     batch: int = Field(default=64, ge=1)
 
 
-class RftOptions(Configuration):
+class RftOptions(Learning):
     """Rejection fine-tuning: maximises the log-likelihood of the policy's tokens in the kept episodes."""
 
     epochs: int = Field(default=1, ge=1)
-    batch: int = Field(ge=1)
     lr: float = Field(gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_gradient_norm: float = Field(default=1.0, gt=0)
     #: an episode is kept only with a reward above this.
     reward_above: float = 0.0
     #: most calls in a kept episode that repeat an earlier call with nothing changed in between.
     max_repeated_calls: int = Field(default=0, ge=0)
     max_invalid_calls: int = Field(default=0, ge=0)
     keep_truncated: bool = True
-    micro_batch_tokens: int = Field(default=16384, ge=64)
 
 
-class ValueOptions(Configuration):
+class ValueOptions(Learning):
     """Value pretraining of the critic on all episodes."""
 
     passes: int = Field(ge=1)
-    batch: int = Field(ge=1)
     gamma: float = Field(default=1.0, gt=0, le=1)
     lam: float = Field(default=0.95, ge=0, le=1)
     lr: float = Field(gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_gradient_norm: float = Field(default=1.0, gt=0)
-    micro_batch_tokens: int = Field(default=16384, ge=64)
 
 
 class ProtectOptions(Configuration):
@@ -236,13 +235,9 @@ def _change(settings: Settings, change: str) -> None:
 
 
 def preset_names() -> list[str]:
-    return sorted(path.stem for path in _presets().glob("*.yaml"))
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
 
 
 def preset(name: str) -> Path:
     """Returns the path of a preset, which need not exist."""
-    return _presets() / f"{name}.yaml"
-
-
-def _presets() -> Path:
-    return Path(__file__).parent / "presets"
+    return _PRESETS / f"{name}.yaml"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
 from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint, numbers
 from cuda_agent.training.pocket.base import BaseOptions, make_base
-from cuda_agent.training.stages.domain import OpenDomain
+from cuda_agent.training.stages.stage import OpenDomain
 
 if TYPE_CHECKING:
     from cuda_agent.pool.pool import Pool
@@ -51,7 +49,9 @@ class KernelDomain:
             yield OpenDomain(opened.environment, opened.train, settings.turn_tokens, settings.context_tokens)
 
     def base(self, directory: Path) -> Path:
-        with self._judges() as (judges, train, _):
+        with open_judges(
+            self._environment, device=self._options.device, folder=self._directory, progress=self._say
+        ) as (judges, train, _):
             return make_base(
                 self._base,
                 judges,
@@ -74,9 +74,6 @@ class KernelDomain:
             progress=self._say,
         )
         return numbers(score)
-
-    def _judges(self) -> AbstractContextManager[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
-        return open_judges(self._environment, device=self._options.device, folder=self._directory, progress=self._say)
 
     def in_cluster(self) -> KernelDomain:
         """Returns this domain for a process of a Ray cluster, whose actors judge candidates if there are any."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,11 @@ from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
+
+#: file of a stage's episodes.
+EPISODES_FILE = "episodes.jsonl"
+RewardKind = Literal["milestone", "speedup"]
+FAILED = -1.0
 
 
 class Episode(StoredRecord):
@@ -88,6 +93,20 @@ class Episode(StoredRecord):
         return sum(self.mask)
 
 
+def reward_of(episode: Episode, kind: RewardKind) -> float | None:
+    """Returns the reward, None if the judge failed. `milestone` is that of the judge's evaluation. `speedup` is the
+    matched baseline's time / the best candidate's, or -1 without a candidate (paper, "Reward")."""
+    if episode.reward is None or kind == "milestone":
+        return episode.reward
+    return FAILED if episode.ratio is None or episode.reward <= FAILED else episode.ratio
+
+
+def rewarded(episodes: Sequence[Episode], kind: RewardKind) -> tuple[list[Episode], list[float]]:
+    """Returns the episodes that have a reward, and the rewards."""
+    pairs = [(episode, reward) for episode in episodes if (reward := reward_of(episode, kind)) is not None]
+    return [episode for episode, _ in pairs], [reward for _, reward in pairs]
+
+
 #: contexts (token ids, of any lengths) -> what the policy adds to each, in the same order. The key-value cache may be
 #: kept between calls: the context of an episode begins with the one before and what was added to it.
 Generate = Callable[[Sequence[Sequence[int]]], list[Sampled]]
@@ -133,8 +152,3 @@ class Environment(Protocol):
 def read_episodes(path: Path) -> list[Episode]:
     """Returns the episodes of a file, none if it doesn't exist. Raises StoreError."""
     return store.read_lines(path, Episode) if path.exists() else []
-
-
-def append_episodes(path: Path, episodes: Sequence[Episode]) -> None:
-    """Appends episodes durably, one JSON line each. Raises StoreError."""
-    store.append(path, episodes)

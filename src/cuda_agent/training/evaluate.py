@@ -15,12 +15,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.reward import MARGIN
 from cuda_agent.tasks import store
-from cuda_agent.training.episodes import Environment, Episode, Generate
+from cuda_agent.training.episodes import Environment, Episode, Generate, read_episodes
 from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order, spread
 
 SCORES = "scores.jsonl"
@@ -75,13 +74,10 @@ class StageScore(StoredRecord):
     hit_rate: float
 
 
-class MetricDifference(Record):
+class MetricDifference(Interval):
     """One policy minus another on the same tasks: the mean over tasks with the 95 % interval of a paired bootstrap."""
 
     metric: str
-    value: float
-    low: float
-    high: float
 
     @property
     def settled(self) -> bool:
@@ -125,7 +121,7 @@ class SearchComparison(StoredRecord):
 def evaluate_stage(
     environment: Environment,
     tasks: Sequence[Task],
-    generate: Generate,
+    sampler: Callable[[int], Generate],
     *,
     stage: str,
     folder: Path,
@@ -133,16 +129,15 @@ def evaluate_stage(
     seeds: Sequence[int] = (0, 1, 2),
     episodes: int = 4,
     best: dict[str, float] | None = None,
-    reseed: Callable[[int], None] = lambda seed: None,
 ) -> StageScore:
     """Plays `episodes` of every task for every seed. Writes them to `folder/STAGE.jsonl` and the score to
-    `folder/scores.jsonl`. `best` has the time of the best choice by task key, where it is known. `reseed(seed)` makes
-    the draws of `generate` follow from a seed. A seed that is on disk isn't played again.
+    `folder/scores.jsonl`. `best` has the time of the best choice by task key, where it is known. The draws of
+    `sampler(seed)` follow from the seed. A seed that is on disk isn't played again.
 
     Raises what the environment raises.
     """
     path = folder / f"{stage}.jsonl"
-    played = store.read_lines(path, Episode) if path.exists() else []
+    played = read_episodes(path)
     for seed in seeds:
         done = [episode for episode in played if episode.seed // SEED_STEP == seed]
         if len(done) >= episodes * len(tasks):
@@ -150,17 +145,20 @@ def evaluate_stage(
         if done:
             # A kill interrupted their writing.
             played = [episode for episode in played if episode.seed // SEED_STEP != seed]
-            write_durably(path, "".join(one.model_dump_json() + "\n" for one in played))
-        reseed(seed)
+            store.write_lines(path, played)
         many = [task for task in tasks for _ in range(episodes)]
-        fresh = environment.play(many, generate, seed=seed * SEED_STEP, policy_version=policy_version)
+        fresh = environment.play(many, sampler(seed), seed=seed * SEED_STEP, policy_version=policy_version)
         store.append(path, fresh)
         played += fresh
     score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, best=best or {})
-    known = store.read_lines(folder / SCORES, StageScore) if (folder / SCORES).exists() else []
-    if all((one.stage, one.policy_version) != (stage, policy_version) for one in known):
+    if all((one.stage, one.policy_version) != (stage, policy_version) for one in read_scores(folder)):
         store.append(folder / SCORES, [score])
     return score
+
+
+def read_scores(folder: Path) -> list[StageScore]:
+    """Returns the scores in a folder, none if it has no file of them. Raises StoreError."""
+    return store.read_lines(folder / SCORES, StageScore) if (folder / SCORES).exists() else []
 
 
 def score_of(
@@ -179,38 +177,21 @@ def score_of(
         if mine:
             scores.append(_task_score(task, mine, seeds, best.get(task.key)))
     asked, known = sum(e.evaluations for e in played), sum(e.memoised for e in played)
-    return score_over(
-        scores,
-        stage=stage,
-        policy_version=max((e.policy_version for e in played), default=0),
-        seeds=seeds,
-        episodes_per_task=episodes,
-        hit_rate=known / asked if asked else 0.0,
-    )
-
-
-def score_over(
-    scores: Sequence[TaskScore],
-    *,
-    stage: str,
-    policy_version: int,
-    seeds: Sequence[int],
-    episodes_per_task: int,
-    hit_rate: float,
-) -> StageScore:
-    """Returns means over tasks with their intervals."""
     return StageScore(
         stage=stage,
-        policy_version=policy_version,
+        policy_version=max((e.policy_version for e in played), default=0),
         seeds=tuple(seeds),
-        episodes_per_task=episodes_per_task,
+        episodes_per_task=episodes,
         tasks=tuple(scores),
-        reward=interval([s.reward for s in scores]),
-        pass_rate=interval([s.pass_rate for s in scores]),
-        faster_rate=interval([s.faster_rate for s in scores]),
-        geomean=_exp(interval([math.log(s.geomean) for s in scores])),
-        hit_rate=hit_rate,
+        hit_rate=known / asked if asked else 0.0,
+        **intervals(scores),
     )
+
+
+def intervals(scores: Sequence[TaskScore]) -> dict[str, Interval]:
+    """Returns the metrics of a StageScore: means over tasks with their intervals."""
+    found = {name: interval([getattr(one, name) for one in scores]) for name in METRICS if name != "geomean"}
+    return {**found, "geomean": _exp(interval([math.log(one.geomean) for one in scores]))}
 
 
 def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None) -> TaskScore:
@@ -239,10 +220,13 @@ def differences(one: StageScore, other: StageScore) -> tuple[MetricDifference, .
         values = [(getattr(a, metric), getattr(b, metric)) for a, b in pairs]
         if metric == "geomean":
             values = [(math.log(a), math.log(b)) for a, b in values]
-        spread = interval([a - b for a, b in values])
-        name = "log geomean" if metric == "geomean" else metric
-        found.append(MetricDifference(metric=name, value=spread.value, low=spread.low, high=spread.high))
+        found.append(difference("log geomean" if metric == "geomean" else metric, [a - b for a, b in values]))
     return tuple(found)
+
+
+def difference(metric: str, gaps: Sequence[float]) -> MetricDifference:
+    """Returns the mean of the tasks' differences with its interval."""
+    return MetricDifference(metric=metric, **dict(interval(gaps)))
 
 
 # ---------------------------------------------------------------- searches

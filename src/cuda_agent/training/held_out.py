@@ -7,18 +7,15 @@ from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.trained.checkpoint import make_sampler
-from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
-from cuda_agent.agent.trained.sampler import Sampled, load_model, torch_device
+from cuda_agent.agent.trained.sampler import load_model, torch_device
 from cuda_agent.core.config import Configuration
-from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
-from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.evaluate import (
-    SCORES,
+    METRICS,
     SEED_STEP,
     MetricDifference,
     SearchComparison,
@@ -26,6 +23,7 @@ from cuda_agent.training.evaluate import (
     compare,
     differences,
     evaluate_stage,
+    read_scores,
 )
 from cuda_agent.training.pocket.table import best_us, table
 
@@ -39,22 +37,6 @@ class HeldOutOptions(Configuration):
 
     seeds: tuple[int, ...] = (0, 1, 2)
     episodes: int = 8
-
-
-class CheckpointGenerate:
-    """`episodes.Generate` by a checkpoint. The draws follow from a seed."""
-
-    def __init__(self, checkpoint: Path, dialogue: Dialogue, settings: DialogueSettings, device: Device) -> None:
-        """Raises UsageError and StoreError."""
-        self._model = load_model(checkpoint, torch_device(device))
-        self._dialogue, self._settings = dialogue, settings
-        self.reseed(0)
-
-    def reseed(self, seed: int) -> None:
-        self._sampler = make_sampler(self._model, self._dialogue, self._settings, seed)
-
-    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
-        return self._sampler(contexts)
 
 
 def evaluate_checkpoint(
@@ -76,18 +58,17 @@ def evaluate_checkpoint(
     ) as opened:
         if not opened.held_out:
             raise UsageError(f"{options.tasks} holds no held-out task", "Set evaluate: false")
-        environment, judges = opened.environment, opened.judges
-        generate = CheckpointGenerate(checkpoint, environment.dialogue, environment.settings, resolve_device(device))
+        environment, judges = opened.environment, opened.environment.judges
+        model = load_model(checkpoint, torch_device(resolve_device(device)))
         score = evaluate_stage(
             environment,
             opened.held_out,
-            generate,
+            lambda seed: make_sampler(model, environment.dialogue, environment.settings, seed),
             stage=directory.name,
             folder=directory,
             seeds=how.seeds,
             episodes=how.episodes,
             best=known_best(judges, opened.held_out),
-            reseed=generate.reseed,
         )
         progress(f"{directory.name}: {said(score)}; {judges.memo.hit_rate:.0%} of the verdicts were known")
     return score
@@ -112,8 +93,7 @@ def said(score: StageScore) -> str:
 
 def numbers(score: StageScore) -> dict[str, float]:
     """Returns the score as flat numbers, for a manifest."""
-    names = ("reward", "pass_rate", "faster_rate", "geomean")
-    found = {name: getattr(score, name).value for name in names}
+    found = {name: getattr(score, name).value for name in METRICS}
     near = [count for task in score.tasks for count in task.to_near]
     reached = [count for count in near if count is not None]
     if near:
@@ -123,13 +103,15 @@ def numbers(score: StageScore) -> dict[str, float]:
     return {**found, "hit_rate": score.hit_rate}
 
 
+def last_score(training: Path, stage: str) -> StageScore | None:
+    """Returns the last score of a stage, None if it wasn't evaluated. Raises StoreError."""
+    scores = read_scores(training / HELD_OUT / stage)
+    return scores[-1] if scores else None
+
+
 def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[MetricDifference, ...]]:
     """Returns the score of every evaluated stage minus that of the first. Raises StoreError."""
-    found: dict[str, StageScore] = {}
-    for stage in stages:
-        path = training / HELD_OUT / stage / SCORES
-        if path.exists() and (scores := store.read_lines(path, StageScore)):
-            found[stage] = scores[-1]
+    found = {stage: score for stage in stages if (score := last_score(training, stage)) is not None}
     first, *rest = found or [""]
     return {stage: differences(found[stage], found[first]) for stage in rest}
 

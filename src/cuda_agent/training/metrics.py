@@ -7,25 +7,24 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.files import append_lines, write_durably
-from cuda_agent.training.episodes import Episode
+from cuda_agent.training.episodes import Episode, RewardKind, rewarded
 
 #: file of all stages of a run, in order.
 METRICS_FILE = "metrics.jsonl"
 
 
-def of_episodes(episodes: Sequence[Episode], rewards: Sequence[float]) -> dict[str, float]:
+def of_episodes(episodes: Sequence[Episode], kind: RewardKind = "milestone") -> dict[str, float]:
     """Returns metrics of episodes. Shares are of all episodes, means of those that the judge judged. Times in
     seconds."""
     judged = [one for one in episodes if one.milestone is not None]
     found = {
         "episodes": float(len(episodes)),
         "judge_failed": _share(episodes, lambda one: one.reward is None),
-        "reward": _mean(rewards),
+        "reward": _mean(rewarded(episodes, kind)[1]),
         "pass_rate": _share(episodes, lambda one: one.milestone not in (None, Milestone.FAILED)),
         "faster_rate": _share(episodes, lambda one: one.milestone is Milestone.FASTER_THAN_BOTH),
         "truncated_rate": _share(episodes, lambda one: one.truncated),
@@ -89,21 +88,20 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._board is not None:
             self._board.close()
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """Returns every complete line of a run."""
-    path = directory / METRICS_FILE
-    if not path.exists():
-        return []
-    text = path.read_text()
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return [json.loads(line) for line in lines if line]
+    return read_objects(directory / METRICS_FILE)
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """Returns the JSON objects of a file's complete lines, none if it doesn't exist."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
 
 
 def _board(directory: Path, from_step: int) -> Any:

@@ -20,13 +20,9 @@ class TrainingHalted(CudaAgentError):
 
 def reason_to_stop(lines: Sequence[Line], options: ProtectOptions) -> str | None:
     """Returns why the training must stop after its last step, or None. `lines` are a stage's steps in `MetricsLog`."""
-    if not lines:
-        return None
-    for look in (_ratio, _entropy, _explained_variance, _reward):
-        reason = look(lines, options)
-        if reason is not None:
-            return reason
-    return None
+    looks = (_ratio, _entropy, _explained_variance, _reward) if lines else ()
+    reasons = (look(lines, options) for look in looks)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _ratio(lines: Sequence[Line], options: ProtectOptions) -> str | None:

@@ -17,24 +17,22 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
-from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.memo import stack_digest
 from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks
 from cuda_agent.training.evaluate import (
     METRICS,
-    SCORES,
     MetricDifference,
     SearchComparison,
     SearchScore,
     StageScore,
     TaskScore,
     compare,
+    difference,
     differences,
-    interval,
-    score_over,
+    intervals,
 )
-from cuda_agent.training.held_out import HELD_OUT, STAGES, times_of
+from cuda_agent.training.held_out import HELD_OUT, STAGES, last_score, times_of
 from cuda_agent.training.metrics import read_metrics
 from cuda_agent.training.pocket.table import PlanChoice, table
 from cuda_agent.training.stages.records import Halt, TrainingManifest
@@ -105,9 +103,7 @@ class TrainingRun:
         return int(self.manifest.configuration["seed"])
 
     def score(self, stage: str) -> StageScore | None:
-        path = self.folder / HELD_OUT / stage / SCORES
-        found = store.read_lines(path, StageScore) if path.exists() else []
-        return found[-1] if found else None
+        return last_score(self.folder, stage)
 
     def state(self) -> tuple[str | None, str | None]:
         """Returns (why the run was halted or None, its last finished stage or None if the run has ended)."""
@@ -116,8 +112,7 @@ class TrainingRun:
         if not wanted or wanted[0] in ended:
             return None, None
         for stage in ("warmup", "ppo"):
-            if (self.folder / stage / Halt.file_name).exists():
-                halt = Halt.read(self.folder / stage)
+            if (halt := Halt.find(self.folder / stage)) is not None:
                 return f"{stage} step {halt.step}: {halt.reason}", ended[-1] if ended else "nothing"
         return None, ended[-1] if ended else "nothing"
 
@@ -126,9 +121,9 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     """Reads runs. The recipe of the first is the full one. Raises UsageError and StoreError."""
     found: list[TrainingRun] = []
     for folder in folders:
-        if not (folder / TrainingManifest.file_name).exists():
+        manifest = TrainingManifest.find(folder)
+        if manifest is None:
             raise UsageError(f"{folder} holds no training", "Give folders that cuda-agent train wrote")
-        manifest = TrainingManifest.read(folder)
         first = found[0].manifest if found else manifest
         found.append(TrainingRun(folder, manifest, recipe_name(first.configuration, manifest.configuration)))
     return found
@@ -218,10 +213,9 @@ def merged(stage: str, scores: Sequence[StageScore]) -> StageScore:
     """Averages several policies for each task, so that intervals are still over tasks."""
     keys = dict.fromkeys(task.task_key for score in scores for task in score.tasks)
     tasks = [_mean([task for score in scores for task in score.tasks if task.task_key == key]) for key in keys]
-    return score_over(
-        tasks, stage=stage, policy_version=scores[0].policy_version, seeds=scores[0].seeds,
-        episodes_per_task=scores[0].episodes_per_task, hit_rate=statistics.fmean(one.hit_rate for one in scores),
-    )  # fmt: skip
+    hit_rate = statistics.fmean(one.hit_rate for one in scores)
+    update = {"stage": stage, "tasks": tuple(tasks), "hit_rate": hit_rate, **intervals(tasks)}
+    return scores[0].model_copy(update=update)
 
 
 def _mean(rows: Sequence[TaskScore]) -> TaskScore:
@@ -289,8 +283,7 @@ def _search_gaps(mine: SearchScore, other: SearchScore) -> list[MetricDifference
 
 
 def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> MetricDifference:
-    spread = interval([mine[key] - theirs[key] for key in mine if key in theirs])
-    return MetricDifference(metric=metric, value=spread.value, low=spread.low, high=spread.high)
+    return difference(metric, [mine[key] - theirs[key] for key in mine if key in theirs])
 
 
 def _curve(run: TrainingRun) -> tuple[dict[str, float | str], ...]:

@@ -16,11 +16,11 @@ pytest.importorskip("verl", reason="make train-env")
 import toy
 from transformers import AutoModelForCausalLM
 
-from cuda_agent.training.check import check
 from cuda_agent.training.config import preset_names, read_options
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.metrics import read_metrics
 from cuda_agent.training.stages.records import TrainingManifest
+from cuda_agent.training.stages.run import check
 
 
 def play(out: Path, *, until: str | None = None) -> str:

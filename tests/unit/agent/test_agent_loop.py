@@ -11,8 +11,8 @@ import pytest
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.loop import Ending, RunOutcome, run
 from cuda_agent.agent.policy import PolicyMove
-from cuda_agent.agent.storage.journal import RunJournal, read_journal
-from cuda_agent.agent.storage.transcript import FILE_NAME, Transcript, read_transcript
+from cuda_agent.agent.storage.journal import RunJournal
+from cuda_agent.agent.storage.transcript import FILE_NAME, append_turn, read_transcript
 from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import PolicyError, StoreError
 from cuda_agent.core.records import ToolCall, Turn
@@ -105,8 +105,7 @@ def test_a_link_as_candidate_is_refused_not_fatal(calls: Calls, run_directory: P
 
 
 def test_half_a_line_is_dropped_and_a_broken_line_is_named(run_directory: Path) -> None:
-    transcript = Transcript(run_directory)
-    transcript.append(Turn(index=0, message="a"))
+    append_turn(run_directory, Turn(index=0, message="a"))
     with (run_directory / FILE_NAME).open("a") as stream:
         stream.write('{"index": 1, "mess')
     assert len(read_transcript(run_directory)) == 1
@@ -132,7 +131,7 @@ def test_a_spent_limit_ends_the_run(calls: Calls, run_directory: Path, limits: d
     ending = play(moves, calls, run_directory, turns=20, **limits)
     assert ending.outcome is RunOutcome.BUDGET
     assert says in ending.message
-    turns = read_journal(run_directory)
+    turns = read_transcript(run_directory)
     assert len(turns) == {"tokens": 3, "cost": 3}.get(next(iter(limits)), 0)
     if turns:
         assert turns[-1].budget is not None

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.agent.shell import open_shell
-from cuda_agent.agent.tools.glob import glob_matcher
 from cuda_agent.agent.tools.registry import ALL
+from cuda_agent.agent.tools.search import glob_matcher
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Task
@@ -16,13 +16,13 @@ from unit.agent.agent_workspace import SOURCE, Calls
 
 
 def test_every_tool_has_a_schema_from_its_model() -> None:
-    names = {tool.name for tool in ALL}
+    names = {tool.__name__ for tool in ALL}
     assert names == {
         "Bash", "BashOutput", "KillBash", "Read", "Write", "Edit", "MultiEdit", "Glob", "Grep", "Compile", "Verify",
         "Profile", "Inspect", "Finish",
     }  # fmt: skip
     for tool in ALL:
-        function = tool.schema()["function"]
+        function = tool.function()["function"]
         assert function["description"]
         assert function["parameters"]["additionalProperties"] is False
         assert "$ref" not in str(function["parameters"]), "not every server follows references"

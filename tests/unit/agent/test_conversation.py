@@ -21,7 +21,7 @@ from cuda_agent.llm.chat import ChatRequest, ContextExceeded, Reply, Usage, Writ
 
 BEST = Candidate(files={"model_new.py": "best source {{ not a template }}", "kernels/a.cu": "__global__ void k() {}"})
 PROFILE = "passed: 90.0 us, 1.98x over eager\nyours  90.0 us [89.0, 91.0]\neager  178.0 us"
-SCHEMAS = [tool.schema() for tool in ALL]
+SCHEMAS = [tool.function() for tool in ALL]
 
 
 def no_graph() -> Graph:

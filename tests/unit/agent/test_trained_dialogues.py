@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pocket_domain as domain
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained import pocket
 from cuda_agent.agent.trained.chat import ChatDialogue
-from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn
+from cuda_agent.agent.trained.dialogue import ParsedTurn
 from cuda_agent.agent.trained.offers import assignment, laid_out, laying_out, offers
 from cuda_agent.agent.trained.pocket import PocketDialogue
+from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import ToolResult
@@ -24,7 +26,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 PLANS = offers(domain.graph(), Device.CUDA, Precision.TF32, "key")
-OPENING = Opening(domain.TASK, Device.CUDA, Precision.TF32, 10, domain.graph, PLANS)
+BRIEF = Brief(domain.TASK, Device.CUDA, Precision.TF32, Limits(turns=10), [], domain.graph)
 CALLS = [
     pocket.take(2), pocket.read(), pocket.read(pocket.BINDING), pocket.change("b", 3, 0), pocket.breaking(),
     pocket.breaking(repair=True), *(pocket.call(name) for name in ("Compile", "Verify", "Profile")), pocket.finish(),
@@ -33,7 +35,7 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def small() -> PocketDialogue:
-    return PocketDialogue(pocket.train_tokenizer([pocket.prompt_text(OPENING)] * 4, 400))
+    return PocketDialogue(pocket.train_tokenizer([pocket.prompt_text(BRIEF, PLANS)] * 4, 400))
 
 
 def chat(template: str = TEMPLATE) -> ChatDialogue:
@@ -71,7 +73,7 @@ def test_any_tokens_can_be_heard(small: PocketDialogue, ids: list[int]) -> None:
 
 
 def test_the_prompt_names_operators_shapes_and_plans(small: PocketDialogue) -> None:
-    text = small.tokenizer.decode(small.prompt(OPENING), skip_special_tokens=False)
+    text = small.tokenizer.decode(small.prompt(BRIEF, PLANS), skip_special_tokens=False)
     for part in ("cuda tf32", "mul 64 96", "relu 64 96", "fused pointwise a:5", "split pointwise pointwise pointwise"):
         assert part in text
     assert text.endswith("10 left<|agent|>")
@@ -92,7 +94,7 @@ def test_plans_differ_and_their_settings_are_edits() -> None:
 
 def test_a_chat_is_continued_as_its_template_would_write_it() -> None:
     dialogue = chat()
-    prompt = dialogue.prompt(OPENING)
+    prompt = dialogue.prompt(BRIEF, PLANS)
     own = dialogue.encode_turn('<tool_call>\n{"name": "Profile", "arguments": {}}\n</tool_call>')
     parsed = dialogue.parse_turn(own, 1)
     assert [call.tool for call in parsed.calls] == ["Profile"]

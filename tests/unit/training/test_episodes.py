@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from cuda_agent.core.enums import Milestone
-from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
+from cuda_agent.tasks import store
+from cuda_agent.training.episodes import Episode, read_episodes
 
 GOOD: dict[str, Any] = {
     "task_key": "k", "task_name": "t", "prompt_ids": (1, 2), "response_ids": (3, 4, 5), "mask": (1, 0, 1),
@@ -34,9 +35,9 @@ def test_impossible_episodes_cannot_be_built(changes: dict[str, Any], said: str)
 
 def test_episodes_outlive_a_kill(tmp_path: Path) -> None:
     path, one = tmp_path / "e.jsonl", Episode(**GOOD)
-    append_episodes(path, [one])
+    store.append(path, [one])
     path.write_bytes(path.read_bytes() + b'{"half')
     assert read_episodes(path) == [one]
-    append_episodes(path, [one])
+    store.append(path, [one])
     assert read_episodes(path) == [one, one] and one.input_ids == (1, 2, 3, 4, 5) and one.own_tokens == 2
     assert read_episodes(tmp_path / "none") == []

@@ -93,7 +93,13 @@ def test_a_seed_that_a_kill_cut_short_is_played_anew(tmp_path: Path) -> None:
 
     def score() -> StageScore:
         return evaluate_stage(
-            environment, [domain.TASK], lambda contexts: [], stage="ppo", folder=tmp_path, seeds=(0, 1), episodes=3
+            environment,
+            [domain.TASK],
+            lambda seed: lambda contexts: [],
+            stage="ppo",
+            folder=tmp_path,
+            seeds=(0, 1),
+            episodes=3,
         )
 
     whole = score()

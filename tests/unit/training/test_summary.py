@@ -17,7 +17,7 @@ from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
-from cuda_agent.training.episodes import Episode, append_episodes
+from cuda_agent.training.episodes import Episode
 from cuda_agent.training.evaluate import SCORES, SEED_STEP, score_of
 from cuda_agent.training.metrics import MetricsLog
 from cuda_agent.training.stages.records import Halt, StageEnd, TrainingManifest
@@ -58,7 +58,7 @@ def training(root: Path, name: str, seed: int, rewards: dict[str, list[float]], 
             for number, (value, us) in enumerate(zip(values, times, strict=True))
         ]  # fmt: skip
         held = folder / "held-out" / stage
-        append_episodes(held / f"{stage}.jsonl", episodes)
+        store.append(held / f"{stage}.jsonl", episodes)
         score = score_of(stage, episodes, [domain.TASK], seeds=(0, 1), episodes=1, best={domain.TASK.key: 60.0})
         store.append(held / SCORES, [score])
         ends.append(StageEnd(stage=stage, ended="now", wall_s=1.0))

@@ -8,10 +8,9 @@ import pytest
 
 from cuda_agent.core.enums import Milestone
 from cuda_agent.training.config import RftOptions
-from cuda_agent.training.episodes import Episode
+from cuda_agent.training.episodes import Episode, reward_of
 from cuda_agent.training.metrics import of_episodes
-from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.filters import keep, reason_to_drop
+from cuda_agent.training.stages.rft import keep, reason_to_drop
 
 OPTIONS = RftOptions(batch=4, lr=1e-4)
 
@@ -65,7 +64,7 @@ def test_raw_speed_up_as_the_reward() -> None:
 
 def test_metrics_of_episodes() -> None:
     played = [episode(), episode(reward=-1.0, milestone=Milestone.FAILED, ratio=None, invalid_calls=1)]
-    told = of_episodes([*played, episode(reward=None, milestone=None)], [2.0, -1.0])
+    told = of_episodes([*played, episode(reward=None, milestone=None)])
     assert told["reward"] == 0.5 and told["judge_failed"] == pytest.approx(1 / 3)
     assert told["pass_rate"] == pytest.approx(1 / 3) and told["share_failed"] == 0.5
     assert told["invalid_call_rate"] == pytest.approx(1 / 6)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.policies import stall
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
-from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn
+from cuda_agent.agent.trained.dialogue import ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
 from cuda_agent.agent.trained.sampler import load_model, torch_device
+from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import NotCovered, TaskError
 from cuda_agent.core.records import ToolCall, Turn
 
@@ -34,19 +36,21 @@ class CheckpointPolicy:
         self._brief, self._episodes = brief, episodes
         self._settings, self._dialogue = load_dialogue(checkpoint)
         self._model = _model(checkpoint.resolve(), torch_device(brief.device))
-        self._plans: tuple[Offer, ...] | None = None
         self._tools = frozenset(tool["function"]["name"] for tool in brief.tools)
 
     def next(self, history: Sequence[Turn]) -> PolicyMove:
         """Raises PolicyStalled when the model no longer acts."""
         stall.check(history, self._tools)
         try:
-            plans = self._offered()
+            plans = self._plans
         except NotCovered as gap:
             return _finish(gap.cause, "not_covered")
         except TaskError as error:
             return _finish(f"the reference can't be captured as a graph: {error.cause}", "not_covered")
-        opening = _opening_calls(plans)
+        opening = tuple(
+            ToolCall(id=f"plans-{number}", tool="Bash", arguments={"command": command})
+            for number, command in enumerate(laying_out(plans), 1)
+        )
         if opening and not history:
             return PolicyMove(message=f"Laying out {len(plans)} plans of the playbook.", calls=opening)
         played = self._split(history[1:] if opening else history)
@@ -54,15 +58,12 @@ class CheckpointPolicy:
             return _finish(f"{self._episodes} episodes played", "finished" if _passed(history) else "gave_up")
         return self._move(plans, played[-1], len(played), len(history))
 
-    def _offered(self) -> tuple[Offer, ...]:
-        if self._plans is None:
-            brief = self._brief
-            self._plans = (
-                offers(brief.graph(), brief.device, brief.precision, brief.task.key)
-                if self._dialogue.offers_plans
-                else ()
-            )
-        return self._plans
+    @cached_property
+    def _plans(self) -> tuple[Offer, ...]:
+        brief = self._brief
+        if not self._dialogue.offers_plans:
+            return ()
+        return offers(brief.graph(), brief.device, brief.precision, brief.task.key)
 
     def _move(self, plans: tuple[Offer, ...], episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
         context = self._context(plans, episode)
@@ -96,24 +97,13 @@ class CheckpointPolicy:
 
     def _context(self, plans: tuple[Offer, ...], episode: Sequence[Turn]) -> list[int]:
         """Returns the tokens of the episode so far, exactly as they were sampled."""
-        brief = self._brief
-        opening = Opening(
-            brief.task, brief.device, brief.precision, self._settings.turns, brief.graph, plans, brief.tools
-        )
-        context = self._dialogue.prompt(opening)
+        brief = replace(self._brief, limits=Limits(turns=self._settings.turns))
+        context = self._dialogue.prompt(brief, plans)
         for number, turn in enumerate(episode, 1):
             parsed = ParsedTurn(turn.message, turn.calls)
             context += turn.token_ids or ()
             context += self._dialogue.encode_answers(parsed, turn.results, self._settings.turns - number)
         return context
-
-
-def _opening_calls(plans: Sequence[Offer]) -> tuple[ToolCall, ...]:
-    commands = laying_out(tuple(plans))
-    return tuple(
-        ToolCall(id=f"plans-{number}", tool="Bash", arguments={"command": command})
-        for number, command in enumerate(commands, 1)
-    )
 
 
 def _passed(history: Sequence[Turn]) -> bool:

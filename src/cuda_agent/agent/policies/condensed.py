@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from cuda_agent.agent.tools.output import cut_middle
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
 
@@ -139,14 +140,6 @@ def _fit(entries: Sequence[tuple[str, str]], room: int) -> tuple[str, ...]:
             break
         chosen[index - first] = whole
     return (*([f"- [{first} older ones left out]"] if first else []), *chosen)
-
-
-def cut_middle(text: str, limit: int, remedy: str = "") -> str:
-    """Returns both ends of a text longer than `limit` characters. `remedy` says how to get the rest."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out{remedy} …]\n{text[-half:]}"
 
 
 def _first_line(text: str) -> str:

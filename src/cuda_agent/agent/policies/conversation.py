@@ -18,10 +18,12 @@ from typing import Any
 
 import jinja2
 
-from cuda_agent.agent.policies.condensed import condense, cut_middle
+from cuda_agent.agent.budget import Accounts
+from cuda_agent.agent.policies.condensed import condense
 from cuda_agent.agent.policies.stall import REPEATS_TOLD, rounds
 from cuda_agent.agent.policy import Brief
-from cuda_agent.core.config import LanguageModelOptions, Limits
+from cuda_agent.agent.tools.output import cut_middle
+from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.records import Budget, ToolCall, Turn
 from cuda_agent.llm import tagged
 from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, estimate_tokens
@@ -45,26 +47,13 @@ class Window:
         return int(self.limit * CHARACTERS_PER_TOKEN)
 
 
-@dataclass(frozen=True)
-class _Rendered:
-    """A turn as messages, and what they were made from. `said` and `answered` count their characters."""
-
-    turn: Turn
-    limit: int
-    repeats: int
-    messages: list[Message]
-    said: int
-    answered: int
-
-
 class Conversation:
-    """Composes requests for one brief. It caches rendered turns."""
+    """Composes requests for one brief."""
 
     def __init__(self, brief: Brief, options: LanguageModelOptions) -> None:
         self._brief, self._options = brief, options
         self._tagged = options.tools == "tagged"
         described = tagged.describe(brief.tools) if self._tagged else ""
-        self._rendered: dict[int, _Rendered] = {}
         self._system = _render("system.md.j2", device=brief.device.value, tools=described)
 
     def request(self, history: Sequence[Turn], refused: int | None = None) -> ChatRequest:
@@ -76,7 +65,7 @@ class Conversation:
             {"role": "user", "content": self._task(history[: window.first], window)},
         ]
         for turn, times in zip(history[window.first :], repeats[window.first :], strict=True):
-            messages += self._once(turn, window, times).messages
+            messages += self._turn(turn, window, times)
         return ChatRequest(messages, None if self._tagged else self._brief.tools)
 
     def window(self, history: Sequence[Turn], refused: int | None = None) -> Window:
@@ -104,17 +93,16 @@ class Conversation:
 
     def _grown(self, turn: Turn, window: Window, repeats: int) -> int:
         """Returns the tokens of the request after `turn` if it only grows: the server's count and what is added."""
-        rendered = self._once(turn, window, repeats)
-        answer = min(turn.tokens_out, estimate_tokens(rendered.said))
-        return turn.tokens_in + answer + estimate_tokens(rendered.answered)
+        said, *answers = self._turn(turn, window, repeats)
+        answer = min(turn.tokens_out, estimate_tokens(_length([said])))
+        return turn.tokens_in + answer + estimate_tokens(_length(answers))
 
     def _first_kept(self, history: Sequence[Turn], repeats: Sequence[int], window: Window) -> int:
         """Returns the earliest of the last turns that fit in their share; the last turn always stays."""
         room = window.characters * _KEPT
         first = len(history)
         while first > 0:
-            rendered = self._once(history[first - 1], window, repeats[first - 1])
-            room -= rendered.said + rendered.answered
+            room -= _length(self._turn(history[first - 1], window, repeats[first - 1]))
             if room < 0 and first < len(history):
                 break
             first -= 1
@@ -133,20 +121,10 @@ class Conversation:
             name=self._brief.task.name,
             device=self._brief.device.value,
             precision=self._brief.precision.value,
-            budget=_limits(self._brief.limits),
+            budget=_left(Accounts(self._brief.limits).budget((), 0.0)),
             source=source,
             condensed=before,
         )
-
-    def _once(self, turn: Turn, window: Window, repeats: int) -> _Rendered:
-        """Returns the turn as it was rendered before, unless its inputs have changed."""
-        known = self._rendered.get(turn.index)
-        same = known is not None and known.turn is turn and known.limit == window.limit
-        if known is None or not same or known.repeats != repeats:
-            messages = self._turn(turn, window, repeats)
-            known = _Rendered(turn, window.limit, repeats, messages, _length(messages[:1]), _length(messages[1:]))
-            self._rendered[turn.index] = known
-        return known
 
     def _turn(self, turn: Turn, window: Window, repeats: int) -> list[Message]:
         """Returns one turn as messages: the model's words and calls, then the answers, the last with the remaining
@@ -184,18 +162,6 @@ class Conversation:
         if budget.turns_left <= _LAST_TURNS:
             lines.append("[The end is near: Profile what is best now, if it hasn't passed yet, and call Finish.]")
         return "\n".join(lines)
-
-
-def _limits(limits: Limits) -> str:
-    return _left(
-        Budget(
-            turns_limit=limits.turns,
-            wall_limit_s=limits.wall_s,
-            judge_limit_s=limits.judge_s,
-            tokens_limit=limits.tokens,
-            cost_limit=limits.cost,
-        )
-    )
 
 
 def _left(budget: Budget) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.agent.tools.profile import MAX_CONFIGS
+from cuda_agent.agent.tools.judged import MAX_CONFIGS
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.graph import Graph
@@ -140,7 +140,7 @@ class _Moves:
             if precise:
                 tried = yield from self._try(precise, before=tried.held)
         if tried.chosen is None:
-            yield self._give_up(tried.said)
+            yield self._finish(f"the playbook's kernel was not accepted: {tried.said}", "gave_up")
         else:
             plan = tried.chosen.plan
             yield self._finish(f"{plan.summary}; {tried.latency_us:,.1f} us", "finished", plan)
@@ -251,9 +251,6 @@ class _Moves:
     def _settle(self, proposal: Proposal, current: dict[str, int], config: dict[str, int]) -> PolicyMove:
         old, new = proposal.config_line(current), proposal.config_line(config)
         return self._move(f"Settling on {config}.", self._call("Edit", path="model_new.py", old=old, new=new))
-
-    def _give_up(self, reason: str) -> PolicyMove:
-        return self._finish(f"the playbook's kernel was not accepted: {reason}", "gave_up")
 
     def _finish(self, message: str, outcome: str, plan: KernelPlan | None = None) -> PolicyMove:
         return PolicyMove(calls=(self._call("Finish", message=message, outcome=outcome),), plan=plan)

@@ -15,7 +15,7 @@ from cuda_agent.agent.context import ToolContext
 from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.storage.snapshot import FileEntry, Snapshots, objects
 from cuda_agent.agent.storage.store import ContentStore
-from cuda_agent.agent.storage.transcript import FILE_NAME, Transcript, read_transcript
+from cuda_agent.agent.storage.transcript import append_turn
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.record import StoredRecord
@@ -49,7 +49,7 @@ class RunJournal:
     def __init__(self, directory: Path, tools: Toolbox, accounts: Accounts, turns: Sequence[Turn] = ()) -> None:
         """Raises StoreError."""
         self._directory, self._tools, self.accounts = directory, tools, accounts
-        self._transcript = Transcript(directory, turns)
+        self.turns = list(turns)
         self._store = ContentStore(directory)
         workspace = tools.context.workspace
         fixed = [path.relative_to(workspace.directory).as_posix() for path in workspace.fixed_paths]
@@ -57,10 +57,6 @@ class RunJournal:
         self._last: Checkpoint | None = None
         self._turn_began = time.monotonic()
         self.pending: Checkpoint | None = None
-
-    @property
-    def turns(self) -> list[Turn]:
-        return self._transcript.turns
 
     @property
     def context(self) -> ToolContext:
@@ -98,9 +94,11 @@ class RunJournal:
             **dict(done.move),
         )
         budget = self.accounts.budget((*self.turns, turn), self.context.device_s)
-        self._transcript.append(turn.model_copy(update={"budget": budget}))
+        turn = turn.model_copy(update={"budget": budget})
+        append_turn(self._directory, turn)
+        self.turns.append(turn)
         self.pending = None
-        return self.turns[-1]
+        return turn
 
     # ------------------------------------------------------------ after a kill
 
@@ -110,9 +108,9 @@ class RunJournal:
         Raises StoreError.
         """
         self.context.judge_s = self.accounts.before.judge_s
-        if not (self._directory / Checkpoint.file_name).exists():
+        last = Checkpoint.find(self._directory)
+        if last is None:
             return
-        last = Checkpoint.read(self._directory)
         if last.index not in (len(self.turns), len(self.turns) - 1):
             raise StoreError(f"{self._directory}: checkpoint and transcript don't belong together", "Restore them")
         context = self.context
@@ -166,8 +164,3 @@ class RunJournal:
 
 def _sources(tree: dict[str, FileEntry]) -> dict[str, tuple[str, str | None]]:
     return {path: (entry.kind, entry.content) for path, entry in tree.items() if is_writable(path)}
-
-
-def read_journal(directory: Path) -> tuple[Turn, ...]:
-    """Returns the turns of a run directory, none if it has no transcript yet. Raises StoreError."""
-    return read_transcript(directory) if (directory / FILE_NAME).exists() else ()

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import StoreError, UsageError
@@ -92,10 +92,8 @@ class RunDirectory:
         manifest = RunManifest(
             command=command or tuple(sys.argv),
             configuration=configuration,
-            version=metadata.version("cuda-agent"),
-            commit=current_commit(),
-            stack=read_stack(),
             started=now(),
+            **provenance(),
             seeds=() if seed is None else (seed,),
             digests={"task": task.key},
         )
@@ -123,10 +121,8 @@ class RunDirectory:
 
     def ended(self) -> Trajectory | None:
         """Returns the trajectory if the policy itself ended the run, else None. Raises StoreError."""
-        if not (self.path / Trajectory.file_name).is_file():
-            return None
-        left = Trajectory.read(self.path)
-        return left if left.outcome in ("finished", "not_covered", "gave_up") else None
+        left = Trajectory.find(self.path)
+        return left if left is not None and left.outcome in ("finished", "not_covered", "gave_up") else None
 
     def check_unfinished(self) -> None:
         """Raises UsageError if the policy itself ended the run."""
@@ -139,13 +135,10 @@ class RunDirectory:
         """Writes the configuration that holds from now on. Returns what differs from the start of the run, which the
         manifest keeps too. Raises StoreError."""
         configuration = options.model_dump(mode="json")
-        renewed = manifest.model_copy(
-            update={"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
-        )
+        renewed = manifest.model_copy(update=provenance())
         differences = _differences(manifest.configuration, configuration)
         differences += _differences(_stack_facts(manifest), _stack_facts(renewed))
-        turns = read_transcript(self.path) if (self.path / FILE_NAME).exists() else ()
-        entry = Resumption(started=now(), turns=len(turns), changes=tuple(differences))
+        entry = Resumption(started=now(), turns=len(read_transcript(self.path)), changes=tuple(differences))
         resumed = renewed.model_copy(
             update={"configuration": configuration, "resumed": (*manifest.resumed, entry), "seeds": manifest.seeds}
         )
@@ -196,17 +189,20 @@ class RunDirectory:
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Returns a line such as `judge.timing_budget_s: 10.0, was 2.0` for every value that differs."""
-    return [f"{name}: {_said(new)}, was {_said(old)}" for name, (old, new) in differing(before, after).items()]
-
-
-def _said(value: Any) -> str:
-    return "nothing" if value is None else str(value)
+    changed = differing(before, after).items()
+    said = {name: ["nothing" if value is None else value for value in values] for name, values in changed}
+    return [f"{name}: {new}, was {old}" for name, (old, new) in said.items()]
 
 
 def _stack_facts(manifest: RunManifest) -> dict[str, Any]:
     stack = manifest.stack.model_dump(mode="json")
     stack["gpus"] = ", ".join(f"{gpu['name']} ({gpu['uuid']})" for gpu in stack["gpus"])
     return {"cuda-agent": manifest.version, "commit": manifest.commit, "stack": stack}
+
+
+def provenance() -> dict[str, Any]:
+    """Returns the fields of a manifest that say which program runs and where."""
+    return {"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
 
 
 def now() -> str:
@@ -240,10 +236,8 @@ def current_commit() -> str | None:
 
 def _failed_at_once(path: Path) -> bool:
     """Whether the folder holds only a run that failed before its first turn, so that it may be replaced."""
-    if not (path / Trajectory.file_name).is_file():
-        return False
     try:
-        left = Trajectory.read(path)
+        left = Trajectory.find(path)
     except StoreError:
         return False
-    return left.outcome == "error" and not left.turns
+    return left is not None and left.outcome == "error" and not left.turns

@@ -50,26 +50,13 @@ class Snapshots:
 
     def take(self) -> Tree:
         """Takes a snapshot. Follows no links. Raises StoreError when the disk refuses."""
-        tree: Tree = {}
-        for path, name, folder, facts in self._walk():
-            if stat.S_ISDIR(facts.st_mode):
-                tree[path] = FileEntry(kind="folder", mode=stat.S_IMODE(facts.st_mode))
-            elif stat.S_ISLNK(facts.st_mode):
-                with contextlib.suppress(OSError):
-                    tree[path] = FileEntry(kind="link", content=os.readlink(name, dir_fd=folder))
-            elif stat.S_ISREG(facts.st_mode):
-                with contextlib.suppress(OSError):
-                    content = self._content(path, name, folder, facts)
-                    mode, mtime = stat.S_IMODE(facts.st_mode), facts.st_mtime_ns
-                    tree[path] = FileEntry(kind="file", content=content, mode=mode, mtime_ns=mtime)
-        return tree
+        return {path: entry for path, entry in self._entries(store=True) if entry is not None}
 
     def restore(self, tree: Mapping[str, FileEntry]) -> None:
         """Makes the workspace what it was. No process may run in it. Raises StoreError."""
         try:
-            now = {path: self._entry(self._root / path) for path, *_ in self._walk()}
-            for path in sorted(now, reverse=True):
-                wanted, found = tree.get(path), now[path]
+            for path, found in sorted(self._entries(store=False), reverse=True):
+                wanted = tree.get(path)
                 same_kind = wanted is not None and found is not None and wanted.kind == found.kind
                 if not same_kind or (wanted != found and found is not None and found.kind != "folder"):
                     _remove(self._root / path)
@@ -98,7 +85,21 @@ class Snapshots:
                 with contextlib.suppress(FileNotFoundError):
                     yield prefix + name, name, handle, os.stat(name, dir_fd=handle, follow_symlinks=False)
 
-    def _content(self, path: str, name: str, folder: int, facts: os.stat_result) -> str | None:
+    def _entries(self, *, store: bool) -> Iterator[tuple[str, FileEntry | None]]:
+        """Yields every path with its entry, None for a socket, a pipe and what can't be read."""
+        for path, name, folder, facts in self._walk():
+            entry, mode = None, stat.S_IMODE(facts.st_mode)
+            with contextlib.suppress(OSError):
+                if stat.S_ISDIR(facts.st_mode):
+                    entry = FileEntry(kind="folder", mode=mode)
+                elif stat.S_ISLNK(facts.st_mode):
+                    entry = FileEntry(kind="link", content=os.readlink(name, dir_fd=folder))
+                elif stat.S_ISREG(facts.st_mode):
+                    content = self._content(path, name, folder, facts, store=store)
+                    entry = FileEntry(kind="file", content=content, mode=mode, mtime_ns=facts.st_mtime_ns)
+            yield path, entry
+
+    def _content(self, path: str, name: str, folder: int, facts: os.stat_result, *, store: bool) -> str | None:
         if facts.st_size > MAX_FILE_BYTES:
             return None
         signature = _signature(facts)
@@ -107,23 +108,13 @@ class Snapshots:
             return known[1]
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         with os.fdopen(handle, "rb") as stream:
-            content = self._store.put(stream.read(MAX_FILE_BYTES))
+            raw = stream.read(MAX_FILE_BYTES)
+        if not store:
+            return name_of(raw)
+        content = self._store.put(raw)
         if time.time_ns() - facts.st_ctime_ns > _TICK_NS:
             self._known[path] = (signature, content)
         return content
-
-    def _entry(self, path: Path) -> FileEntry | None:
-        """Returns the entry as `take` does, without storing contents, or None for a socket or pipe."""
-        facts = path.lstat()
-        mode = stat.S_IMODE(facts.st_mode)
-        if stat.S_ISDIR(facts.st_mode):
-            return FileEntry(kind="folder", mode=mode)
-        if stat.S_ISLNK(facts.st_mode):
-            return FileEntry(kind="link", content=str(path.readlink()))
-        if not stat.S_ISREG(facts.st_mode):
-            return None
-        content = None if facts.st_size > MAX_FILE_BYTES else name_of(path.read_bytes())
-        return FileEntry(kind="file", content=content, mode=mode, mtime_ns=facts.st_mtime_ns)
 
     def _put(self, path: Path, entry: FileEntry) -> None:
         if entry.kind == "folder":

@@ -1,1 +1,1 @@
-"""The tools of a policy, one file each, and the registry that calls them."""
+"""The tools of a policy, one class each, and the registry that calls them."""

@@ -1,22 +1,16 @@
-"""Defines a tool: a name, a pydantic model of its arguments, and a function that answers."""
+"""Defines a tool: a pydantic model of its arguments with a method that answers."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from cuda_agent.agent.context import ToolContext
-
-
-class Arguments(BaseModel):
-    """Base of every tool's arguments. A subclass's docstring is the tool's description. Unknown names are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -28,35 +22,39 @@ class ToolAnswer:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-A = TypeVar("A", bound=Arguments)
+class Arguments(BaseModel):
+    """Arguments of a tool, or a part of them. Unknown names are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-@dataclass(frozen=True)
-class Tool(Generic[A]):
-    """One tool. `run` may raise CallRefused for a call that can't be done."""
+class Tool(Arguments, ABC):
+    """One call of a tool. A subclass's name is the tool's name, its docstring the description for the policy, and its
+    fields are the arguments."""
 
-    name: str
-    arguments: type[A]
-    run: Callable[[A, ToolContext], ToolAnswer]
+    @abstractmethod
+    def run(self, context: ToolContext) -> ToolAnswer:
+        """Answers the call. Raises CallRefused for a call that can't be done."""
 
-    @property
-    def description(self) -> str:
-        return " ".join((self.arguments.__doc__ or "").split())
+    @classmethod
+    def description(cls) -> str:
+        return " ".join((cls.__doc__ or "").split())
 
-    def parameters(self) -> dict[str, Any]:
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
         """Returns the JSON schema of the arguments without references, since not every server follows them."""
-        return copy.deepcopy(_parameters(self.arguments))
+        return copy.deepcopy(_parameters(cls))
 
-    def schema(self) -> dict[str, Any]:
+    @classmethod
+    def function(cls) -> dict[str, Any]:
         """Returns the tool as a function of the OpenAI protocol."""
-        parameters = self.parameters()
-        function = {"name": self.name, "description": self.description, "parameters": parameters}
+        function = {"name": cls.__name__, "description": cls.description(), "parameters": cls.parameters()}
         return {"type": "function", "function": function}
 
 
 @cache
-def _parameters(arguments: type[Arguments]) -> dict[str, Any]:
-    schema = arguments.model_json_schema()
+def _parameters(tool: type[Tool]) -> dict[str, Any]:
+    schema = tool.model_json_schema()
     definitions = schema.pop("$defs", {})
     schema.pop("description", None)
     plain: dict[str, Any] = _plain(schema, definitions)

@@ -17,9 +17,15 @@ def shorten(text: str, logs: Path, name: str, limit: int = MAX_CHARACTERS) -> st
         (logs / name).write_text(text, errors="replace")
     except OSError as error:
         raise StoreError(f"Can't write {logs / name}: {error.strerror}", "Free some space") from None
+    return cut_middle(text, limit, f"; all of it: Read(path='logs/{name}')")
+
+
+def cut_middle(text: str, limit: int, remedy: str = "") -> str:
+    """Returns both ends of a text longer than `limit` characters. `remedy` says how to get the rest."""
+    if len(text) <= limit:
+        return text
     half = limit // 2
-    cut = len(text) - 2 * half
-    return f"{text[:half]}\n[… {cut} characters left out; all of it: Read(path='logs/{name}') …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out{remedy} …]\n{text[-half:]}"
 
 
 def tail(text: str, characters: int) -> str:

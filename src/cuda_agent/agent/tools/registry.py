@@ -12,28 +12,16 @@ from pydantic import ValidationError
 from cuda_agent.agent.context import ToolContext
 from cuda_agent.agent.files import CallRefused
 from cuda_agent.agent.tools.base import Tool, ToolAnswer
-from cuda_agent.agent.tools.bash import BASH
-from cuda_agent.agent.tools.bash_output import BASH_OUTPUT
-from cuda_agent.agent.tools.compile import COMPILE
-from cuda_agent.agent.tools.edit import EDIT
-from cuda_agent.agent.tools.finish import FINISH
-from cuda_agent.agent.tools.glob import GLOB
-from cuda_agent.agent.tools.grep import GREP
-from cuda_agent.agent.tools.inspect import INSPECT
-from cuda_agent.agent.tools.kill_bash import KILL_BASH
-from cuda_agent.agent.tools.multi_edit import MULTI_EDIT
+from cuda_agent.agent.tools.files import Edit, MultiEdit, Read, Write
+from cuda_agent.agent.tools.judged import Compile, Finish, Inspect, Profile, Verify
 from cuda_agent.agent.tools.output import shorten
-from cuda_agent.agent.tools.profile import PROFILE
-from cuda_agent.agent.tools.read import READ
-from cuda_agent.agent.tools.verify import VERIFY
-from cuda_agent.agent.tools.write import WRITE
+from cuda_agent.agent.tools.search import Glob, Grep
+from cuda_agent.agent.tools.shell import Bash, BashOutput, KillBash
 from cuda_agent.core.records import ToolCall, ToolResult
 
-ALL: tuple[Tool[Any], ...] = (
-    BASH, BASH_OUTPUT, KILL_BASH, READ, WRITE, EDIT, MULTI_EDIT, GLOB, GREP, COMPILE, VERIFY, PROFILE, INSPECT,
-    FINISH,
+ALL: tuple[type[Tool], ...] = (
+    Bash, BashOutput, KillBash, Read, Write, Edit, MultiEdit, Glob, Grep, Compile, Verify, Profile, Inspect, Finish,
 )  # fmt: skip
-
 
 #: set in the data of an answer when the call itself was wrong: an unknown tool, or arguments that don't fit it.
 WRONG_CALL = "wrong_call"
@@ -42,15 +30,15 @@ WRONG_CALL = "wrong_call"
 class Toolbox:
     """The tools of one run, with its context."""
 
-    def __init__(self, context: ToolContext, tools: tuple[Tool[Any], ...] = ALL) -> None:
+    def __init__(self, context: ToolContext, tools: tuple[type[Tool], ...] = ALL) -> None:
         self.context = context
-        self._tools = {tool.name: tool for tool in tools}
+        self._tools = {tool.__name__: tool for tool in tools}
         #: number of calls so far. It numbers their files, and a resumed run continues the count.
         self.calls = 0
 
     def schemas(self) -> list[dict[str, Any]]:
         """Returns all tools in the form of the OpenAI protocol."""
-        return [tool.schema() for tool in self._tools.values()]
+        return [tool.function() for tool in self._tools.values()]
 
     @property
     def finished(self) -> tuple[str, str] | None:
@@ -81,11 +69,11 @@ class Toolbox:
         if unusable:
             return _wrong(f"Wrong call: an argument holds {unusable}. Leave it out.")
         try:
-            arguments = tool.arguments.model_validate(call.arguments)
+            asked = tool.model_validate(call.arguments)
         except ValidationError as error:
             return _wrong(f"{_problems(error)}\n{_usage(tool)}")
         try:
-            return tool.run(arguments, self.context)
+            return asked.run(self.context)
         except CallRefused as refusal:
             return ToolAnswer(str(refusal), ok=False)
 
@@ -109,8 +97,8 @@ def _unusable(value: object) -> str:
     return next((found for part in parts if (found := _unusable(part))), "")
 
 
-def _usage(tool: Tool[Any]) -> str:
-    return f"Call it as {tool.name}({_fields(tool.parameters())}). {tool.description}"
+def _usage(tool: type[Tool]) -> str:
+    return f"Call it as {tool.__name__}({_fields(tool.parameters())}). {tool.description()}"
 
 
 def _fields(schema: dict[str, Any]) -> str:

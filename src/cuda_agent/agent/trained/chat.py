@@ -8,8 +8,9 @@ from typing import Any
 
 from cuda_agent.agent.policies.conversation import Conversation
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn, parse_text
-from cuda_agent.core.config import LanguageModelOptions, Limits
+from cuda_agent.agent.trained.dialogue import Dialogue, ParsedTurn
+from cuda_agent.agent.trained.offers import Offer
+from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import ToolResult
 from cuda_agent.llm import tagged
@@ -19,7 +20,7 @@ _ASKED, _ANSWERED = "question", "answer"
 _NOTHING_CALLED = "You called no tool. Go on with a tool call."
 
 
-class ChatDialogue:
+class ChatDialogue(Dialogue):
     """`Dialogue` over a tokenizer of transformers. Answers are added after the model's own tokens; the conversation is
     never rendered as a whole again."""
 
@@ -43,31 +44,16 @@ class ChatDialogue:
 
         return cls(AutoTokenizer.from_pretrained(checkpoint, local_files_only=True))
 
-    def prompt(self, opening: Opening) -> list[int]:
-        brief = Brief(
-            opening.task,
-            opening.device,
-            opening.precision,
-            Limits(turns=opening.turns),
-            list(opening.tools),
-            opening.graph,
-        )
+    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
         conversation = Conversation(brief, LanguageModelOptions(model="checkpoint", tools="tagged"))
-        return self._encode(self._render(list(conversation.request([]).messages), opened=True))
-
-    def encode_turn(self, text: str) -> list[int]:
-        return [*self._encode(text), self.stop_id]
-
-    def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
-        own = [token for token in token_ids if token != self.stop_id]
-        return parse_text(self.tokenizer.decode(own, skip_special_tokens=True), turn)
+        return self.encode(self._render(list(conversation.request([]).messages), opened=True))
 
     def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
         answers = [
             tagged.write_result(call.tool, result.text) for call, result in zip(parsed.calls, results, strict=False)
         ]
         text = "\n".join([*(answers or [_NOTHING_CALLED]), f"[Left: {turns_left} turns.]"])
-        return self._encode(self._between(text))
+        return self.encode(self._between(text))
 
     def _between(self, text: str) -> str:
         """Returns what the template puts between an answer's end token and the next answer. Raises UsageError."""
@@ -86,6 +72,9 @@ class ChatDialogue:
         text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opened)
         return text
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))

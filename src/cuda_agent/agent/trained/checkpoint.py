@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
-    """Returns the settings and the dialogue of a checkpoint. Raises UsageError if the folder holds none, StoreError if
-    it can't be read."""
+    """Returns the settings and the dialogue of a checkpoint. Raises UsageError if the folder holds none or transformers
+    is missing, StoreError if it can't be read."""
     check_checkpoint(checkpoint)
+    if find_spec("transformers") is None:
+        raise UsageError("A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'")
     settings = DialogueSettings.read(checkpoint)
     if settings.kind == "pocket":
         return settings, PocketDialogue.load(checkpoint)

@@ -4,17 +4,17 @@ prefix of the context at the next."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from pydantic import Field
 
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained.offers import Offer
-from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Graph
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.core.records import Task, ToolCall, ToolResult
+from cuda_agent.core.records import ToolCall, ToolResult
 from cuda_agent.llm import tagged
 from cuda_agent.llm.stream import well_formed
 
@@ -33,19 +33,6 @@ class DialogueSettings(StoredRecord):
 
 
 @dataclass(frozen=True)
-class Opening:
-    """The start of a run. `graph()` captures the reference if necessary; `tools` are schemas."""
-
-    task: Task
-    device: Device
-    precision: Precision
-    turns: int
-    graph: Callable[[], Graph]
-    offers: tuple[Offer, ...] = ()
-    tools: Sequence[dict[str, Any]] = ()
-
-
-@dataclass(frozen=True)
 class ParsedTurn:
     """A turn of the policy, parsed to its text and calls."""
 
@@ -53,28 +40,36 @@ class ParsedTurn:
     calls: tuple[ToolCall, ...]
 
 
-class Dialogue(Protocol):
+class Dialogue(ABC):
     """The token form of a run. `stop_id` ends a turn of the policy. The lists are concatenated unchanged."""
 
     stop_id: int
     pad_id: int
     offers_plans: bool
 
-    def prompt(self, opening: Opening) -> list[int]:
-        """Returns the tokens up to where the policy begins to write."""
-        ...
+    @abstractmethod
+    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
+        """Returns the tokens up to where the policy begins to write. `plans` are offered to it."""
+
+    @abstractmethod
+    def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
+        """Returns the tools' answers, up to where the policy writes again."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text alone."""
+
+    @abstractmethod
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of a policy's tokens."""
 
     def encode_turn(self, text: str) -> list[int]:
         """Returns a turn as a policy would write it, with the stop token."""
-        ...
+        return [*self.encode(text), self.stop_id]
 
     def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
         """Returns the text and calls of a turn, strictly parsed."""
-        ...
-
-    def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
-        """Returns the tools' answers, up to where the policy writes again."""
-        ...
+        return parse_text(self.decode([token for token in token_ids if token != self.stop_id]), turn)
 
 
 def parse_text(text: str, turn: int) -> ParsedTurn:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn, parse_text
-from cuda_agent.agent.trained.offers import taking
-from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.agent.policy import Brief
+from cuda_agent.agent.trained.dialogue import Dialogue, ParsedTurn
+from cuda_agent.agent.trained.offers import Offer, taking
+from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.records import ToolCall, ToolResult
 from cuda_agent.llm import tagged
@@ -78,7 +79,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-class PocketDialogue:
+class PocketDialogue(Dialogue):
     """The `Dialogue` of a small policy."""
 
     offers_plans = True
@@ -90,46 +91,38 @@ class PocketDialogue:
 
     @classmethod
     def load(cls, checkpoint: Path) -> PocketDialogue:
-        """Raises UsageError if the package is missing, StoreError if the tokenizer can't be read."""
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise UsageError(
-                "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
-            ) from None
+        """Raises StoreError if the tokenizer can't be read."""
+        from tokenizers import Tokenizer
+
         path = checkpoint / "tokenizer.json"
         try:
             return cls(Tokenizer.from_file(str(path)))
         except Exception as error:  # noqa: BLE001 - the package raises nothing narrower
             raise StoreError(f"Can't read {path}: {str(error)[:200]}", "Give a whole checkpoint") from None
 
-    def prompt(self, opening: Opening) -> list[int]:
-        return self._encode(prompt_text(opening) + AGENT)
-
-    def encode_turn(self, text: str) -> list[int]:
-        return [*self._encode(text), self.stop_id]
-
-    def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
-        own = [token for token in token_ids if token != self.stop_id]
-        return parse_text(self.tokenizer.decode(own, skip_special_tokens=False), turn)
+    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
+        return self.encode(prompt_text(brief, plans) + AGENT)
 
     def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
-        return self._encode(ANSWER + answer_text(parsed.calls, results, turns_left) + AGENT)
+        return self.encode(ANSWER + answer_text(parsed.calls, results, turns_left) + AGENT)
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
-def prompt_text(opening: Opening) -> str:
+
+def prompt_text(brief: Brief, plans: Sequence[Offer]) -> str:
     """Returns the prompt: inputs, operators with their shapes, plans with their kernels."""
-    plans = []
-    for number, plan in enumerate(opening.offers, 1):
+    lines = []
+    for number, plan in enumerate(plans, 1):
         steps = [f"{s.kind} {s.tunable}:{plan.tunables[s.tunable]}" if s.tunable else s.kind for s in plan.steps]
-        plans.append(f"{number} {plan.name} {' '.join(steps)}")
-    head = f"{opening.device.value} {opening.precision.value}"
-    end = f"\n{opening.turns} left"
-    return f"{TASK}{head}\n{_graph_text(opening.graph())}\n{PLANS}" + "\n".join(plans) + end
+        lines.append(f"{number} {plan.name} {' '.join(steps)}")
+    head = f"{brief.device.value} {brief.precision.value}"
+    end = f"\n{brief.limits.turns} left"
+    return f"{TASK}{head}\n{_graph_text(brief.graph())}\n{PLANS}" + "\n".join(lines) + end
 
 
 def answer_text(calls: Sequence[ToolCall], results: Sequence[ToolResult], turns_left: int) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.errors import StoreError
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Sampler:
         temperature: float = 1.0,
         most_at_once: int = 256,
     ) -> None:
-        """`model` is called as `model(input_ids=…, attention_mask=…, position_ids=…, past_key_values=…)`. A temperature
-        of 0 takes the most likely token."""
+        """`model` is in evaluation mode and called as `model(input_ids=…, attention_mask=…, position_ids=…,
+        past_key_values=…)`. A temperature of 0 takes the most likely token."""
         import torch
 
         self._model, self._stop, self._pad = model, stop_id, pad_id
@@ -55,42 +56,30 @@ class Sampler:
     def _batch(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
         import torch
 
-        longest = max(len(context) for context in contexts)
         device = self._device
-        ids = torch.full((len(contexts), longest), self._pad, dtype=torch.long)
-        mask = torch.zeros((len(contexts), longest), dtype=torch.long)
-        for row, context in enumerate(contexts):
-            ids[row, longest - len(context) :] = torch.tensor(list(context))
-            mask[row, longest - len(context) :] = 1
-        ids, mask = ids.to(device), mask.to(device)
+        rows = [torch.tensor(context, dtype=torch.long) for context in contexts]
+        padded = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
+        ids = padded(rows, padding_value=self._pad).to(device)
+        mask = padded([torch.ones_like(row) for row in rows]).to(device)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         room = [min(self._turn, self._context - len(context)) for context in contexts]
         live = torch.tensor([space > 0 for space in room], device=device)
         limits = torch.tensor(room, device=device)
         tokens, scores, cache = [], [], None
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            with torch.no_grad():
-                for step in range(max(0, *room) if len(room) > 1 else max(0, room[0])):
-                    out = self._model(
-                        input_ids=ids,
-                        attention_mask=mask,
-                        position_ids=positions,
-                        past_key_values=cache,
-                        use_cache=True,
-                    )
-                    cache = out.past_key_values
-                    token, score = self._draw(out.logits[:, -1].float())
-                    tokens.append(torch.where(live, token, self._pad))
-                    scores.append(score)
-                    live = live & (token != self._stop) & (limits > step + 1)
-                    if not bool(live.any()):
-                        break
-                    ids, positions = tokens[-1][:, None], positions[:, -1:] + 1
-                    mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-        finally:
-            self._model.train(was_training)
+        with torch.no_grad():
+            for step in range(max(0, *room)):
+                out = self._model(
+                    input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+                )
+                cache = out.past_key_values
+                token, score = self._draw(out.logits[:, -1].float())
+                tokens.append(torch.where(live, token, self._pad))
+                scores.append(score)
+                live = live & (token != self._stop) & (limits > step + 1)
+                if not bool(live.any()):
+                    break
+                ids, positions = tokens[-1][:, None], positions[:, -1:] + 1
+                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
         if not tokens:
             return [Sampled((), (), True) for _ in contexts]
         drawn, logs = torch.stack(tokens, 1).tolist(), torch.stack(scores, 1).tolist()
@@ -120,16 +109,11 @@ def torch_device(device: Device) -> str:
 
 
 def load_model(checkpoint: Path, device: str) -> Any:
-    """Loads the causal language model of a checkpoint in float32. Raises UsageError if transformers is missing,
-    StoreError if the weights can't be read."""
-    try:
-        import torch
-        from safetensors import SafetensorError
-        from transformers import AutoModelForCausalLM
-    except ImportError:
-        raise UsageError(
-            "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
-        ) from None
+    """Loads the causal language model of a checkpoint in float32. Raises StoreError if the weights can't be read."""
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint,

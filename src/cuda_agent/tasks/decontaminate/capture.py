@@ -6,17 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cuda_agent.core.enums import Device, SandboxLevel
-from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import Task
-from cuda_agent.tasks.captured import NotCaptured, capture_graph
+from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash
 from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import Capture, source_id
-from cuda_agent.tasks.inside import TASK_CHECK
-from cuda_agent.workers.folder import judge_folder
-from cuda_agent.workers.process import WorkerSettings
-from cuda_agent.workers.roles import ZYGOTE
-from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Zygote
 
 #: The number of tasks between reports of progress.
@@ -29,25 +23,18 @@ def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
     def capture(
         sources: Sequence[TaskSource], say: Callable[[str], None]
     ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
         graphs: dict[str, str] = {}
         reasons: dict[str, str] = {}
-        with judge_folder() as folder:
-            supply = WorkerSupply(WorkerSettings(device, level, memory_mib, hidden), folder)
-            zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
-            try:
-                for number, source in enumerate(sources, 1):
-                    key = source_id(source.text)
-                    try:
-                        graphs[key] = _captured(zygote, source, device, memory_mib)
-                    except NotCaptured as failed:
-                        reasons[key] = " ".join(str(failed).split())[:300]
-                        say(f"{source.name} has no graph: {reasons[key]}")
-                    if number % _STEP == 0 or number == len(sources):
-                        say(f"{number} of {len(sources)} graphs of evaluation tasks")
-            finally:
-                zygote.close()
-                supply.close()
+        with task_zygote(device, level, memory_mib) as zygote:
+            for number, source in enumerate(sources, 1):
+                key = source_id(source.text)
+                try:
+                    graphs[key] = _captured(zygote, source, device, memory_mib)
+                except NotCaptured as failed:
+                    reasons[key] = " ".join(str(failed).split())[:300]
+                    say(f"{source.name} has no graph: {reasons[key]}")
+                if number % _STEP == 0 or number == len(sources):
+                    say(f"{number} of {len(sources)} graphs of evaluation tasks")
         return graphs, reasons
 
     return capture

@@ -1,4 +1,4 @@
-"""Advantages and value targets, by verl's estimator.
+"""Advantages and value targets by verl's estimator, and importance ratios.
 
     delta_t = r_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lambda A_{t+1},    target_t = V_t + A_t
 
@@ -64,3 +64,19 @@ def explained_variance(targets: Tensor, values: Tensor) -> float:
 
 def _pad(rows: Sequence[Tensor]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([row.float() for row in rows], batch_first=True)
+
+
+def log_ratios(name: str, now: Sequence[Tensor], old: Sequence[Tensor], masks: Sequence[Tensor]) -> dict[str, float]:
+    """Returns the smallest and largest ratio exp(now - old) over own tokens, and the mean absolute log ratio."""
+    own = torch.cat([*masks]).bool()
+    difference = (torch.cat([*now]) - torch.cat([*old]))[own]
+    return {
+        f"{name}_min": float(difference.min().exp()),
+        f"{name}_max": float(difference.max().exp()),
+        f"{name}_mean_abs_log": float(difference.abs().mean()),
+    }
+
+
+def mismatched(trainer: Sequence[Tensor], sampler: Sequence[Tensor], below: float) -> list[Tensor]:
+    """Returns the trainer's log-probabilities, but the sampler's for tokens drawn with a probability below `below`."""
+    return [torch.where(drawn.exp() < below, drawn, trained) for trained, drawn in zip(trainer, sampler, strict=True)]

@@ -19,13 +19,14 @@ _OWN = ("config.json", "generation_config.json", "model")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
-def save_policy(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
-    """Saves the actor in transformers' format, with the other files of `like`. Raises StoreError."""
+def save_policy(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path, beside: str | None = None) -> Path:
+    """Saves the policy at `like`, with these weights in place of its own, in our format: bfloat16, small shards. The
+    files besides weights come from `beside`, or from `like`. Raises StoreError."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(like, dtype=torch.bfloat16)
     take_weights(model, weights)
-    return _save(model, like, directory)
+    return _save(model, beside or like, directory)
 
 
 def save_critic(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
@@ -35,15 +36,6 @@ def save_critic(weights: Iterable[tuple[str, Tensor]], like: str, directory: Pat
     model: Any = AutoModelForTokenClassification.from_pretrained(like, dtype=torch.float32, num_labels=1)
     take_weights(model, weights)
     return _save(model, like, directory)
-
-
-def copy_policy(source: str, directory: Path, beside: str | None = None) -> Path:
-    """Copies a foreign policy in our format: bfloat16, small shards. The files besides weights come from `beside` if it
-    is given. Raises StoreError."""
-    from transformers import AutoModelForCausalLM
-
-    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
-    return _save(model, beside or source, directory)
 
 
 def replace_folder(temporary: Path, directory: Path) -> Path:

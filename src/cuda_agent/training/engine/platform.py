@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from typing import Any
 
 from cuda_agent.core.errors import DeviceError
 
@@ -26,17 +25,14 @@ def prepare(device: str) -> str:
     if os.environ.get("VERL_PLATFORM", _PLATFORMS[found]) != _PLATFORMS[found]:
         raise DeviceError("verl already runs on another device in this process", "Begin a new process")
     os.environ.update(environment(found))
-    quiet()
-    warnings.filterwarnings("ignore", module=r"verl\.|torch\.distributed|torch\.autograd")
-    return found
-
-
-def quiet() -> None:
-    """Silences transformers, which shows a bar for every model and a table for every new head."""
+    # Imported here, since transformers reads the variables too. It shows a bar for every model and a table for every
+    # new head.
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    warnings.filterwarnings("ignore", module=r"verl\.|torch\.distributed|torch\.autograd")
+    return found
 
 
 def environment(device: str) -> dict[str, str]:
@@ -60,18 +56,3 @@ def join_alone() -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in alone.items():
         os.environ.setdefault(name, value)
-
-
-def leave() -> None:
-    """Ends the process group if there is one."""
-    import torch.distributed as group
-
-    if group.is_initialized():
-        group.destroy_process_group()
-
-
-def precision(name: str) -> Any:
-    """Returns the torch type of a name, such as torch.float16."""
-    import torch
-
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]

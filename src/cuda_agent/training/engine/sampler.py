@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cuda_agent.agent.trained.sampler import Sampler
 from cuda_agent.training.config import ModelOptions
-from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import take_weights
 from cuda_agent.training.episodes import Generate
 
@@ -22,7 +22,7 @@ class PolicyCopy:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         model: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint, dtype=platform.precision(options.sample_precision), attn_implementation=options.attention
+            checkpoint, dtype=getattr(torch, options.sample_precision), attn_implementation=options.attention
         )
         self._model = model.to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(checkpoint)

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cuda_agent.agent.trained.offers import Offer, offers
@@ -21,8 +21,9 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import Case
-from cuda_agent.training.environment.graphs import capture
+from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
 from cuda_agent.training.environment.memo import Memo, stack_digest
+from cuda_agent.workspace.sandbox import resolve_level
 
 if TYPE_CHECKING:
     from cuda_agent.pool.pool import Pool
@@ -46,7 +47,6 @@ class Judges:
         *,
         gpus: Sequence[str] = (),
         sessions: int = 4,
-        builders: int | None = None,
         stack: str | None = None,
         make_pool: Callable[[JudgeOptions], Pool] | None = None,
         table_only: bool = False,
@@ -62,23 +62,19 @@ class Judges:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"Can't create {folder}: {error.strerror}", "Choose another folder") from None
-        self._gpus, self._sessions, self._builders = gpus, sessions, builders
-        self._make_pool = make_pool or self._here
+        self._gpus, self._sessions, self._make_pool = gpus, sessions, make_pool
         self.memo = Memo(folder, stack or stack_digest(read_stack(), options))
         self._pool: Pool | None = None
         self._lock = threading.RLock()
         self._graphs: dict[str, Graph] = {}
         self._refused: dict[str, TaskError] = {}
-        self._offers: dict[str, tuple[Offer, ...]] = {}
         #: task key -> why it can't be judged. Another attempt would compile its baselines again.
         self.inadmissible: dict[str, TaskError] = {}
 
     def __enter__(self) -> Judges:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -88,16 +84,14 @@ class Judges:
         if pool is not None:
             pool.close()
 
-    def _here(self, options: JudgeOptions) -> Pool:
-        from cuda_agent.pool.pool import Pool
-
-        return Pool(options, gpus=self._gpus, sessions=self._sessions, builders=self._builders)
-
     @property
     def pool(self) -> Pool:
+        from cuda_agent.pool.pool import Pool
+
         with self._lock:
             if self._pool is None:
-                self._pool = self._make_pool(self.options)
+                make = self._make_pool or partial(Pool, gpus=self._gpus, sessions=self._sessions)
+                self._pool = make(self.options)
             return self._pool
 
     def session(self, task: Task) -> RememberingSession:
@@ -105,16 +99,20 @@ class Judges:
         return RememberingSession(self, task)
 
     def capture(self, tasks: Iterable[Task]) -> None:
-        """Captures the missing graphs. `graph` raises the error of a task without a graph."""
+        """Captures the missing graphs, each in its own process in the judge's sandbox. `graph` raises the error of a
+        task without a graph."""
         with self._lock:
-            wanted = [task for task in tasks if not self._on_disk(task)]
+            wanted = [task for task in tasks if task.key not in self._refused and not self._path(task).exists()]
             if not wanted:
                 return
-            for task, graph in capture(wanted, self.options):
-                if isinstance(graph, TaskError):
-                    self._refused[task.key] = graph
-                else:
-                    write_durably(self._path(task), graph.to_json())
+            with task_zygote(self.options.device, resolve_level(self.options.sandbox)) as zygote:
+                for task in wanted:
+                    try:
+                        graph = capture_graph(zygote, task, self.options.device)
+                    except NotCaptured as error:
+                        self._refused[task.key] = TaskError(f"{task.name} can't be captured: {error}")
+                    else:
+                        write_durably(self._path(task), graph.to_json())
 
     def graph(self, task: Task) -> Graph:
         """Returns the task's graph, which is captured once and stored. Raises TaskError."""
@@ -128,27 +126,18 @@ class Judges:
                 self._graphs[task.key] = found
             return found
 
-    def _on_disk(self, task: Task) -> bool:
-        return task.key in self._graphs or task.key in self._refused or self._path(task).exists()
-
     def _path(self, task: Task) -> Path:
         return self.folder / "graphs" / f"{task.key}.json"
 
     def offers(self, task: Task) -> tuple[Offer, ...]:
         """Returns the task's plans. They are made once and stored with the verdicts, which belong to exactly these
         texts, even if a later playbook writes others. Raises TaskError and NotCovered."""
-        with self._lock:
-            found = self._offers.get(task.key)
-        if found is None:
-            device, precision = self.options.device, self.options.precision
-            path = self.folder / "offers" / f"{device.value}-{precision.value}" / f"{task.key}.json"
-            if path.exists():
-                found = Offers.from_json(path.read_text(), where=str(path)).plans
-            else:
-                found = offers(self.graph(task), device, precision, task.key)
-                write_durably(path, Offers(plans=found).to_json())
-            with self._lock:
-                self._offers[task.key] = found
+        device, precision = self.options.device, self.options.precision
+        path = self.folder / "offers" / f"{device.value}-{precision.value}" / f"{task.key}.json"
+        if path.exists():
+            return Offers.from_json(path.read_text(), where=str(path)).plans
+        found = offers(self.graph(task), device, precision, task.key)
+        write_durably(path, Offers(plans=found).to_json())
         return found
 
     @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
@@ -17,6 +17,8 @@ from cuda_agent.core.stack import Stack
 from cuda_agent.tasks import store
 
 Line = TypeVar("Line", bound=StoredRecord)
+Key = TypeVar("Key", bound=Hashable)
+Answer = TypeVar("Answer")
 _EVALUATIONS, _BUILDS = "evaluations.jsonl", "builds.jsonl"
 
 
@@ -61,8 +63,7 @@ class Memo:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str, str], Evaluation] = {}
         self._builds: dict[str, BuildReport] = {}
-        self._asked: dict[tuple[str, str, str], Future[Evaluation]] = {}
-        self._building: dict[str, Future[BuildReport]] = {}
+        self._asked: dict[Hashable, Future[Any]] = {}
         self.asked = self.hits = 0
         #: number of verdicts in the folder by another stack or other settings of the judge.
         self.foreign = 0
@@ -102,31 +103,51 @@ class Memo:
         self, kind: str, task_key: str, candidate: Candidate, judge: Callable[[], Evaluation]
     ) -> tuple[Evaluation, bool]:
         """Returns the verdict and whether it was known. Raises what `judge` raises."""
-        key = (kind, task_key, candidate.digest)
+
+        def ask() -> Evaluation:
+            found = judge()
+            self.keep(kind, found, sources_digest(candidate))
+            return found
+
         with self._lock:
             self.asked += 1
-            found = self._known.get(key)
-            if found is not None:
-                self.hits += 1
-                return found, True
+        evaluation, known = self._once((kind, task_key, candidate.digest), self._known, ask)
+        with self._lock:
+            self.hits += known
+        return evaluation, known
+
+    def build(self, candidate: Candidate, compile_it: Callable[[], BuildReport]) -> BuildReport:
+        """Returns the build of a candidate's files. Raises what `compile_it` raises, in every waiting thread."""
+        sources = sources_digest(candidate)
+
+        def ask() -> BuildReport:
+            found = compile_it()
+            self._keep_build(sources, found)
+            return found
+
+        report, _ = self._once(sources, self._builds, ask)
+        return report.model_copy(update={"candidate_digest": candidate.digest})
+
+    def _once(self, key: Key, known: Mapping[Key, Answer], ask: Callable[[], Answer]) -> tuple[Answer, bool]:
+        """Returns the answer and whether it was known. Threads that need an answer in progress wait for it and get its
+        error too."""
+        with self._lock:
+            if key in known:
+                return known[key], True
             waiting = self._asked.get(key)
             if waiting is None:
-                mine: Future[Evaluation] = Future()
+                mine: Future[Answer] = Future()
                 self._asked[key] = mine
         if waiting is not None:
-            result = waiting.result()
-            with self._lock:
-                self.hits += 1
-            return result, True
+            return waiting.result(), True
         try:
-            result = judge()
-            self.keep(kind, result, sources_digest(candidate))
+            found = ask()
         except BaseException as error:
             mine.set_exception(error)
             raise
         else:
-            mine.set_result(result)
-            return result, False
+            mine.set_result(found)
+            return found, False
         finally:
             with self._lock:
                 del self._asked[key]
@@ -134,8 +155,7 @@ class Memo:
     def keep(self, kind: str, evaluation: Evaluation, sources: str | None = None) -> None:
         """Stores a verdict. `sources` is the digest of its compiled files; a failed build is stored for other
         candidates with the same files. Raises StoreError."""
-        void = evaluation.verdict is Verdict.TIMING_VOID and kind == "evaluate"
-        if void:
+        if evaluation.verdict is Verdict.TIMING_VOID and kind == "evaluate":
             return
         with self._lock:
             self._known[kind, evaluation.task_key, evaluation.candidate_digest] = evaluation
@@ -144,31 +164,6 @@ class Memo:
         build = evaluation.build
         if build is not None and not build.succeeded and sources is not None and sources not in self._builds:
             self._keep_build(sources, build)
-
-    def build(self, candidate: Candidate, compile_it: Callable[[], BuildReport]) -> BuildReport:
-        """Returns the build of a candidate's files. Raises what `compile_it` raises, in every waiting thread."""
-        sources = sources_digest(candidate)
-        with self._lock:
-            found = self._builds.get(sources)
-            waiting = self._building.get(sources)
-            if found is None and waiting is None:
-                mine: Future[BuildReport] = Future()
-                self._building[sources] = mine
-        if found is None and waiting is not None:
-            found = waiting.result()
-        if found is None:
-            try:
-                found = compile_it()
-                self._keep_build(sources, found)
-            except BaseException as error:
-                mine.set_exception(error)
-                raise
-            else:
-                mine.set_result(found)
-            finally:
-                with self._lock:
-                    del self._building[sources]
-        return found.model_copy(update={"candidate_digest": candidate.digest})
 
     def _keep_build(self, sources: str, report: BuildReport) -> None:
         with self._lock:

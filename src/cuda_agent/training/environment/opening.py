@@ -63,10 +63,6 @@ class Opened:
     train: tuple[Task, ...]
     held_out: tuple[Task, ...]
 
-    @property
-    def judges(self) -> Judges:
-        return self.environment.judges
-
 
 def read_tasks(options: EnvironmentOptions) -> tuple[list[Task], list[Task]]:
     """Returns the tasks (to train on, held out). Raises UsageError if there are none to train on, and StoreError."""

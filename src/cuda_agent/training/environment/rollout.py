@@ -12,12 +12,14 @@ from pathlib import Path
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import ToolContext
 from cuda_agent.agent.files import CallRefused, WorkspaceFiles
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
-from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
+from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
 from cuda_agent.agent.trained.offers import laid_out
 from cuda_agent.agent.trained.sampler import Sampled
+from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
@@ -28,7 +30,7 @@ from cuda_agent.workspace import layout
 
 #: folder of workspaces in memory: files are written durably, which is cheap there, and end with the episode.
 _MEMORY = "/dev/shm"
-_NAMES = frozenset(tool.name for tool in ALL)
+_NAMES = frozenset(tool.__name__ for tool in ALL)
 #: tools that don't change the candidate, unless a command runs in the background.
 _READING = frozenset({"Read", "Grep", "Glob", "Compile", "Verify", "Profile", "Finish"})
 
@@ -79,11 +81,9 @@ class Rollout:
         self._context = ToolContext(workspace, self.session, files, shell, Best(run), run / "logs")
         self._tools = Toolbox(self._context)
         options = self.judges.options
-        opening = Opening(
-            self.task, options.device, options.precision, self.settings.turns, self.session.graph, plans,
-            self._tools.schemas(),
-        )  # fmt: skip
-        self.prompt = self.dialogue.prompt(opening)
+        limits = Limits(turns=self.settings.turns)
+        brief = Brief(self.task, options.device, options.precision, limits, self._tools.schemas(), self.session.graph)
+        self.prompt = self.dialogue.prompt(brief, plans)
         if len(self.prompt) >= self.settings.context_tokens:
             self.ended = self.truncated = self._failed = True
 
@@ -120,7 +120,8 @@ class Rollout:
             return
         parsed = self.dialogue.parse_turn(self._own, self.turns)
         results = [self._call(call) for call in parsed.calls]
-        self._count_idle(len(parsed.calls))
+        # A turn without calls counts as an invalid call, so that filters see it.
+        self._counts["invalid_calls"] += not parsed.calls
         if self._context.finished is not None:
             self.ended = True
             return
@@ -146,10 +147,6 @@ class Rollout:
         self._counts["repeated_calls"] += not wrong and key in self._seen
         self._seen.add(key)
         return result
-
-    def _count_idle(self, calls: int) -> None:
-        # A turn without calls counts as an invalid call, so that filters see it.
-        self._counts["invalid_calls"] += calls == 0
 
     def _digest(self) -> str:
         with suppress(UsageError):

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained import pocket
-from cuda_agent.agent.trained.dialogue import DialogueSettings, Opening
+from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.agent.trained.pocket import PocketDialogue
 from cuda_agent.agent.trained.sampler import torch_device
-from cuda_agent.core.config import Configuration
+from cuda_agent.core.config import Configuration, Limits
 from cuda_agent.core.enums import Device
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
+from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import single
 from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
-from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
+from cuda_agent.training.episodes import Episode, read_episodes
 from cuda_agent.training.pocket.author import Author, Shares
 
 TRANSCRIPTS = "transcripts.jsonl"
@@ -77,40 +80,114 @@ def make_base(
     """Plays transcripts on the training tasks and trains the decoder on them, on `device` (None: the judge's). Returns
     the checkpoint `folder/model`. A run that was ended is continued. Raises StoreError and what the judge raises."""
     checkpoint = folder / "model"
-    if (folder / BaseReport.file_name).exists():
-        return checkpoint
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    settings = DialogueSettings(
-        turns=options.turns, turn_tokens=options.turn_tokens, context_tokens=options.context_tokens
-    )
-    dialogue = _tokenizer(options, judges, tasks, checkpoint, settings)
-    episodes = _transcripts(options, judges, tasks, folder, dialogue, settings, play or PlayOptions(), progress)
-    _train(options, judges, episodes, folder, dialogue, torch_device(device or judges.options.device), progress)
+    if not (folder / BaseReport.file_name).exists():
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        maker = _Maker(options, judges, tasks, folder, progress)
+        dialogue = maker.tokenizer(checkpoint)
+        episodes = maker.transcripts(dialogue, play or PlayOptions())
+        maker.train(episodes, dialogue, torch_device(device or judges.options.device))
     return checkpoint
 
 
-# ---------------------------------------------------------------- tokenizer
+@dataclass(frozen=True)
+class _Maker:
+    """The steps of `make_base`. Each is skipped or continued where its files are there."""
+
+    options: BaseOptions
+    judges: Judges
+    tasks: Sequence[Task]
+    folder: Path
+    progress: Callable[[str], None]
+
+    @property
+    def settings(self) -> DialogueSettings:
+        options = self.options
+        return DialogueSettings(
+            turns=options.turns, turn_tokens=options.turn_tokens, context_tokens=options.context_tokens
+        )
+
+    def tokenizer(self, checkpoint: Path) -> PocketDialogue:
+        """Trains the tokenizer on the tasks' prompts and on answers of tools. It is stored with the checkpoint."""
+        path = checkpoint / "tokenizer.json"
+        if not path.exists():
+            texts = [_prompt(self.judges, task, self.options.turns) for task in self.tasks]
+            texts += [_answers(random.Random(number)) for number in range(50 * len(texts))]
+            write_durably(path, pocket.train_tokenizer(texts, self.options.vocabulary).to_str())
+            special = {"eos_token": pocket.STOP, "pad_token": pocket.PAD, "chat_template": _TEMPLATE}
+            described = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
+            write_durably(checkpoint / "tokenizer_config.json", json.dumps(described, indent=1))
+            self.settings.write(checkpoint)
+        return PocketDialogue.load(checkpoint)
+
+    def transcripts(self, dialogue: PocketDialogue, limits: PlayOptions) -> list[Episode]:
+        """Plays transcripts in batches, each on disk before the next. A share of them has everything in one answer."""
+        path = self.folder / TRANSCRIPTS
+        episodes = read_episodes(path)
+        while len(episodes) < self.options.transcripts:
+            begun = len(episodes)
+            count = min(limits.at_once, self.options.transcripts - begun)
+            seed = self.options.seed * 1_000_003 + begun
+            rng = random.Random(seed)
+            drawn = [rng.choice(self.tasks) for _ in range(count)]
+            alone = round(count * self.options.shares.single)
+            for part, how in ((drawn[:alone], single(self.settings)), (drawn[alone:], self.settings)):
+                environment = ToolEnvironment(self.judges, dialogue, how, limits)
+                author = Author(self.options.shares, seed, how.turn_tokens)
+                played = environment.play_by(part, author, seed=seed) if part else []
+                store.append(path, played)
+                episodes += played
+            known = f"{self.judges.memo.hit_rate:.0%} of verdicts known"
+            self.progress(f"{len(episodes)} of {self.options.transcripts} transcripts, {known}")
+        return episodes
+
+    def train(self, episodes: Sequence[Episode], dialogue: PocketDialogue, device: str) -> None:
+        """Trains on all tokens of the transcripts, by AdamW with warm-up and cosine decay."""
+        import torch
+
+        options = self.options
+        torch.manual_seed(options.seed)
+        model = _decoder(options, dialogue).to(device).train()
+        rows = [list(episode.input_ids) for episode in episodes]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.01)
+        warm = max(1, options.steps // 20)
+        schedule = torch.optim.lr_scheduler.SequentialLR(
+            optimizer,
+            [
+                torch.optim.lr_scheduler.LinearLR(optimizer, 0.05, total_iters=warm),
+                torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, options.steps - warm), 0.1 * options.lr),
+            ],
+            [warm],
+        )
+        rng = random.Random(options.seed)
+        losses: list[float] = []
+        for step in range(options.steps):
+            loss = _loss(model, [rng.choice(rows) for _ in range(options.batch)], dialogue.pad_id, device)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(float(loss.detach()))
+            if (step + 1) % max(1, options.steps // 10) == 0:
+                self.progress(f"step {step + 1} of {options.steps}: loss {losses[-1]:.3f}")
+        model.float().cpu().save_pretrained(self.folder / "model")
+        BaseReport(
+            options=options,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            vocabulary=dialogue.tokenizer.get_vocab_size(),
+            transcripts=len(rows),
+            tokens=sum(map(len, rows)),
+            first_loss=losses[0],
+            last_loss=sum(losses[-10:]) / len(losses[-10:]),
+            longest=max(map(len, rows)),
+            hit_rate=self.judges.memo.hit_rate,
+        ).write(self.folder)
 
 
-def _tokenizer(
-    options: BaseOptions, judges: Judges, tasks: Sequence[Task], checkpoint: Path, settings: DialogueSettings
-) -> PocketDialogue:
-    """Trains the tokenizer on the tasks' prompts and on answers of tools. It is stored with the checkpoint."""
-    path = checkpoint / "tokenizer.json"
-    if not path.exists():
-        texts = [pocket.prompt_text(_opening(judges, task, options.turns)) for task in tasks]
-        texts += [_answers(random.Random(number)) for number in range(50 * len(texts))]
-        write_durably(path, pocket.train_tokenizer(texts, options.vocabulary).to_str())
-        special = {"eos_token": pocket.STOP, "pad_token": pocket.PAD, "chat_template": _TEMPLATE}
-        described = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
-        write_durably(checkpoint / "tokenizer_config.json", json.dumps(described, indent=1))
-        settings.write(checkpoint)
-    return PocketDialogue.load(checkpoint)
-
-
-def _opening(judges: Judges, task: Task, turns: int) -> Opening:
-    options = judges.options
-    return Opening(task, options.device, options.precision, turns, lambda: judges.graph(task), judges.offers(task))
+def _prompt(judges: Judges, task: Task, turns: int) -> str:
+    options, limits = judges.options, Limits(turns=turns)
+    brief = Brief(task, options.device, options.precision, limits, [], lambda: judges.graph(task))
+    return pocket.prompt_text(brief, judges.offers(task))
 
 
 def _answers(rng: random.Random) -> str:
@@ -118,93 +195,6 @@ def _answers(rng: random.Random) -> str:
     ratios = f"{rng.lognormvariate(0.5, 1.0):.2f} {rng.lognormvariate(0.1, 0.5):.2f}"
     said = rng.choice([f"passed {ratios}", f"passed {ratios} best", "ok", "error", "a:0 b:3", "incorrect"])
     return f"{said}\n{rng.randrange(10)} left"
-
-
-# ---------------------------------------------------------------- transcripts
-
-
-def _transcripts(
-    options: BaseOptions,
-    judges: Judges,
-    tasks: Sequence[Task],
-    folder: Path,
-    dialogue: PocketDialogue,
-    settings: DialogueSettings,
-    limits: PlayOptions,
-    progress: Callable[[str], None],
-) -> list[Episode]:
-    """Plays transcripts in batches, each on disk before the next. A share of them has everything in one answer."""
-    path = folder / TRANSCRIPTS
-    episodes = read_episodes(path)
-    while len(episodes) < options.transcripts:
-        begun = len(episodes)
-        count = min(limits.at_once, options.transcripts - begun)
-        seed = options.seed * 1_000_003 + begun
-        rng = random.Random(seed)
-        drawn = [rng.choice(tasks) for _ in range(count)]
-        alone = round(count * options.shares.single)
-        for part, how in ((drawn[:alone], single(settings)), (drawn[alone:], settings)):
-            environment = ToolEnvironment(judges, dialogue, how, limits)
-            author = Author(options.shares, seed, how.turn_tokens)
-            played = environment.play_by(part, author, seed=seed) if part else []
-            append_episodes(path, played)
-            episodes += played
-        progress(f"{len(episodes)} of {options.transcripts} transcripts, {judges.memo.hit_rate:.0%} of verdicts known")
-    return episodes
-
-
-# ---------------------------------------------------------------- decoder
-
-
-def _train(
-    options: BaseOptions,
-    judges: Judges,
-    episodes: Sequence[Episode],
-    folder: Path,
-    dialogue: PocketDialogue,
-    device: str,
-    progress: Callable[[str], None],
-) -> None:
-    """Trains on all tokens of the transcripts, by AdamW with warm-up and cosine decay."""
-    import torch
-
-    torch.manual_seed(options.seed)
-    model = _decoder(options, dialogue).to(device).train()
-    rows = [list(episode.input_ids) for episode in episodes]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.01)
-    warm = max(1, options.steps // 20)
-    schedule = torch.optim.lr_scheduler.SequentialLR(
-        optimizer,
-        [
-            torch.optim.lr_scheduler.LinearLR(optimizer, 0.05, total_iters=warm),
-            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, options.steps - warm), 0.1 * options.lr),
-        ],
-        [warm],
-    )
-    rng = random.Random(options.seed)
-    losses: list[float] = []
-    for step in range(options.steps):
-        loss = _loss(model, [rng.choice(rows) for _ in range(options.batch)], dialogue.pad_id, device)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(float(loss.detach()))
-        if (step + 1) % max(1, options.steps // 10) == 0:
-            progress(f"step {step + 1} of {options.steps}: loss {losses[-1]:.3f}")
-    model.float().cpu().save_pretrained(folder / "model")
-    BaseReport(
-        options=options,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        vocabulary=dialogue.tokenizer.get_vocab_size(),
-        transcripts=len(rows),
-        tokens=sum(map(len, rows)),
-        first_loss=losses[0],
-        last_loss=sum(losses[-10:]) / len(losses[-10:]),
-        longest=max(map(len, rows)),
-        hit_rate=judges.memo.hit_rate,
-    ).write(folder)
 
 
 def _decoder(options: BaseOptions, dialogue: PocketDialogue) -> Any:
@@ -234,13 +224,9 @@ def _loss(model: Any, rows: Sequence[Sequence[int]], pad: int, device: str) -> A
     """Returns the mean cross-entropy of the next token over a right-padded batch."""
     import torch
 
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), pad, dtype=torch.long)
-    mask = torch.zeros((len(rows), longest), dtype=torch.long)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(list(row))
-        mask[number, : len(row)] = 1
-    ids, mask = ids.to(device), mask.to(device)
+    padded = torch.nn.utils.rnn.pad_sequence
+    ids = padded([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad).to(device)
+    mask = padded([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True).to(device)
     with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         logits = model(input_ids=ids, attention_mask=mask).logits
     wanted = ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100)

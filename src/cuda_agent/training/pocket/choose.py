@@ -59,7 +59,11 @@ def choose(
     held: set[str] = set()
     for group, count in ((library, held_out // 2), (set(found) - library, held_out - held_out // 2)):
         held |= set(random.Random(seed).sample(sorted(group), min(count, len(group))))
-    return [_split(task, hashed in held) for hashed, task in found.items()]
+    splits = {hashed: HELD_OUT if hashed in held else "train" for hashed in found}
+    return [
+        candidate.model_copy(update={"task": candidate.task.model_copy(update={"split": splits[hashed]})})
+        for hashed, candidate in found.items()
+    ]
 
 
 def choices(plans: Sequence[Offer]) -> int:
@@ -70,8 +74,3 @@ def choices(plans: Sequence[Offer]) -> int:
 def _matters(plans: Sequence[Offer]) -> bool:
     small = all(len(plan.steps) <= _MOST_KERNELS for plan in plans)
     return small and len(plans) > 1 and LEAST_CHOICES <= choices(plans) <= MOST_CHOICES
-
-
-def _split(task: DatasetTask, held_out: bool) -> DatasetTask:
-    split = HELD_OUT if held_out else "train"
-    return task.model_copy(update={"task": task.task.model_copy(update={"split": split})})

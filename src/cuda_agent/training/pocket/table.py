@@ -37,11 +37,13 @@ class PlanChoice:
 
 def table(judges: Judges, task: Task) -> list[PlanChoice]:
     """Returns every choice of a task in the order of the plans, with the verdicts that the memo knows."""
-    return [
-        PlanChoice(number, plan.name, setting, candidate := plan.candidate(setting), _known(judges, task, candidate))
-        for number, plan in enumerate(judges.offers(task), 1)
-        for setting in plan.settings()
-    ]
+    found = []
+    for number, plan in enumerate(judges.offers(task), 1):
+        for setting in plan.settings():
+            candidate = plan.candidate(setting)
+            known = judges.memo.known("evaluate", task.key, candidate)
+            found.append(PlanChoice(number, plan.name, setting, candidate, known))
+    return found
 
 
 def playbook_order(choices: Sequence[PlanChoice]) -> list[PlanChoice]:
@@ -129,7 +131,3 @@ def _builds(judges: Judges, part: Sequence[tuple[Task, Candidate]], threads: Thr
     """Starts a build for each set of compiled files."""
     sources = {sources_digest(candidate): (task, candidate) for task, candidate in part}
     return [threads.submit(judges.build, task, candidate) for task, candidate in sources.values()]
-
-
-def _known(judges: Judges, task: Task, candidate: Candidate) -> Evaluation | None:
-    return judges.memo.known("evaluate", task.key, candidate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,22 +13,21 @@ from typing import Any
 
 from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.files import write_durably
+from cuda_agent.tasks import store
 from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
-from cuda_agent.training.engine.checkpoints import copy_policy, save_critic
-from cuda_agent.training.episodes import Episode, read_episodes
-from cuda_agent.training.metrics import MetricsLog, of_episodes
+from cuda_agent.training.engine.checkpoints import save_critic, save_policy
+from cuda_agent.training.episodes import read_episodes
+from cuda_agent.training.metrics import MetricsLog, of_episodes, read_objects
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.ray.overrides import (
     CHECKPOINTS,
+    LOOP,
     LOOP_FILE,
     TASKS_FILE,
-    loop_entries,
     process_overrides,
     ray_overrides,
 )
-from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.halting import check_not_halted, halt
 from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_tasks
 
 _OVERRIDES = "overrides.txt"
@@ -55,8 +53,7 @@ _NAMES = {
 
 def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Runs or resumes the stage. Raises TrainingHalted, and WorkerError if verl's trainer fails."""
-    check_not_halted(stage)
-    stage.directory.mkdir(parents=True, exist_ok=True)
+    stage.check_not_halted()
     done = saved_step(stage)
     if done < options.steps:
         _lay_out(stage, options, single_turn)
@@ -74,18 +71,26 @@ def saved_step(stage: TrainingStage) -> int:
 def _drop_episodes(stage: TrainingStage, *, after: int) -> None:
     """Removes episodes of steps that are played again, which a killed run may have left."""
     for path in (stage.directory / "episodes").glob("*.jsonl"):
-        found = list(read_episodes(path))
+        found = read_episodes(path)
         kept = [one for one in found if one.policy_version <= after]
         if len(kept) < len(found):
-            write_durably(path, "".join(f"{one.model_dump_json()}\n" for one in kept))
+            store.write_lines(path, kept)
 
 
 def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
     import yaml
 
     domain = f"{type(stage.domain).__module__}:{type(stage.domain).__qualname__}"
-    entries = loop_entries(str(stage.run), stage.name, domain, stage.policy, single_turn)
-    write_durably(stage.directory / LOOP_FILE, yaml.safe_dump(entries))
+    loop = {
+        "name": LOOP,
+        "_target_": "cuda_agent.training.ray.loop.EpisodeLoop",
+        "run": str(stage.run),
+        "stage": stage.name,
+        "domain": domain,
+        "checkpoint": stage.policy,
+        "single_turn": single_turn,
+    }
+    write_durably(stage.directory / LOOP_FILE, yaml.safe_dump([loop]))
     _write_tasks(stage, options, single_turn)
     critic = stage.critic or stage.policy
     overrides = ray_overrides(stage.options, options, stage.policy, critic, str(stage.directory))
@@ -156,7 +161,7 @@ def _watch(stage: TrainingStage, options: PpoOptions, done: int) -> None:
                 if reason is not None:
                     saved = saved_step(stage)
                     good = f"{stage.name}/{CHECKPOINTS}/global_step_{saved}/actor/huggingface" if saved else None
-                    raise halt(stage, step, reason, good)
+                    raise stage.halt(step, reason, good)
         finally:
             _end(process)
     if process.returncode != 0:
@@ -171,10 +176,8 @@ def _steps(path: Path, process: subprocess.Popen[bytes]) -> Iterator[tuple[int, 
     told = 0
     while True:
         ended = process.poll() is not None
-        text = path.read_text() if path.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        for line in lines[told:]:
-            entry = json.loads(line)
+        lines = read_objects(path)
+        for entry in lines[told:]:
             yield int(entry["step"]), _ours(entry["data"])
         told = len(lines)
         if ended:
@@ -192,11 +195,9 @@ def _ours(values: dict[str, Any]) -> dict[str, float]:
 
 
 def _of_step(stage: TrainingStage, step: int) -> dict[str, float]:
-    episodes: list[Episode] = []
-    for path in sorted((stage.directory / "episodes").glob("*.jsonl")):
-        episodes += [one for one in read_episodes(path) if one.policy_version == step]
-    rewards = [reward for one in episodes if (reward := reward_of(one, stage.options.reward)) is not None]
-    return of_episodes(episodes, rewards) if episodes else {}
+    paths = sorted((stage.directory / "episodes").glob("*.jsonl"))
+    episodes = [one for path in paths for one in read_episodes(path) if one.policy_version == step]
+    return of_episodes(episodes, stage.options.reward) if episodes else {}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -216,6 +217,6 @@ def _take_over(stage: TrainingStage, options: PpoOptions) -> StageResult:
     for model in models:
         if not any(model.glob("*.safetensors")):
             raise StoreError(f"verl left no model in {model}", f"See the end of {stage.directory / _LOG}")
-    policy = copy_policy(str(models[0]), stage.directory / "policy", beside=stage.policy)
+    policy = save_policy((), str(models[0]), stage.directory / "policy", beside=stage.policy)
     critic = save_critic((), str(models[1]), stage.directory / "critic")
     return StageResult(policy, critic, options.steps)

@@ -16,10 +16,10 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from cuda_agent.agent.trained.sampler import Sampled
+from cuda_agent.tasks import store
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.episodes import Episode, Playing, act, append_episodes
-from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.domain import Domain, OpenDomain
+from cuda_agent.training.episodes import Episode, Playing, act, reward_of
+from cuda_agent.training.stages.stage import Domain, OpenDomain
 
 _lock = threading.Lock()
 _opened: dict[tuple[str, bool], tuple[OpenDomain, Any]] = {}
@@ -39,7 +39,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         single_turn: bool,
         **named: Any,
     ) -> None:
-        """The named arguments are those of `overrides.loop_entries`."""
+        """The named arguments are those that `launch` writes to `loop.yaml`."""
         # The episode brings its own ids, so verl needs no builder of chat tokens for a family of models.
         super().__init__(*rest, **{**named, "hf_model_type": None})
         self._run, self._stage, self._domain = Path(run), stage, domain
@@ -67,7 +67,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
             episode = playing.episode(policy_version=version + 1, seed=int(row["extra_info"]["index"]))
         finally:
             await asyncio.to_thread(playing.close)
-        await asyncio.to_thread(append_episodes, self._file(), [episode])
+        await asyncio.to_thread(store.append, self._file(), [episode])
         return self._output(episode, reward_of(episode, options.reward))
 
     def _output(self, episode: Episode, reward: float | None) -> AgentLoopOutput:

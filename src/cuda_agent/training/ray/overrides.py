@@ -78,7 +78,7 @@ def _megatron(options: TrainingOptions, stage: PpoOptions, actor: str, critic: s
 
 def _rollout(options: TrainingOptions, directory: str) -> list[str]:
     key, ray, model = "actor_rollout_ref.rollout", options.ray, options.model
-    name = "transformers" if ray.rollout == "transformers" else ray.rollout
+    name = ray.rollout
     return [
         f"{key}.name={name}",
         f"{key}.dtype={model.sample_precision}",
@@ -157,18 +157,3 @@ def process_overrides(device: str, environment: dict[str, str], address: str | N
         # Each worker requests a GPU. There is none, so one is declared.
         found += ["+ray_kwargs.ray_init.num_gpus=1", "ray_kwargs.ray_init.num_cpus=32"]
     return found
-
-
-def loop_entries(run: str, stage: str, domain: str, checkpoint: str, single_turn: bool) -> list[dict[str, Any]]:
-    """Returns the configuration by which verl makes our agent loop in each worker."""
-    return [
-        {
-            "name": LOOP,
-            "_target_": "cuda_agent.training.ray.loop.EpisodeLoop",
-            "run": run,
-            "stage": stage,
-            "domain": domain,
-            "checkpoint": checkpoint,
-            "single_turn": single_turn,
-        }
-    ]

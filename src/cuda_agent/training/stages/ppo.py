@@ -7,36 +7,28 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from cuda_agent.core.errors import StoreError
-from cuda_agent.core.files import write_durably
+from cuda_agent.tasks import store
 from cuda_agent.training.config import PpoOptions
-from cuda_agent.training.engine.advantages import estimate
+from cuda_agent.training.engine.advantages import estimate, log_ratios, mismatched
 from cuda_agent.training.engine.batch import response_masks
 from cuda_agent.training.engine.checkpoints import fresh_folder, replace_folder, save_critic, save_policy
-from cuda_agent.training.engine.ratios import log_ratios, mismatched
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
-from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
+from cuda_agent.training.episodes import EPISODES_FILE, Episode, read_episodes, rewarded
 from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
-from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.domain import OpenDomain
-from cuda_agent.training.stages.halting import check_not_halted, halt
 from cuda_agent.training.stages.records import Position, read_position
-from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_tasks
-
-EPISODES_FILE = "episodes.jsonl"
+from cuda_agent.training.stages.stage import OpenDomain, StageResult, TrainingStage, draw_tasks
 
 
 def play_ppo(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Plays and learns until all steps are done. Raises TrainingHalted and what the environment raises."""
-    check_not_halted(stage)
+    stage.check_not_halted()
     known = _ended(stage, options)
     if known is not None:
         return known
@@ -55,20 +47,10 @@ def _ended(stage: TrainingStage, options: PpoOptions) -> StageResult | None:
     return None
 
 
-@dataclass
-class _Played:
-    """The episodes of one step with a reward, their rewards and masks."""
-
-    episodes: list[Episode]
-    rewards: list[float]
-    masks: list[Tensor]
-
-
 class _Loop:
     def __init__(self, stage: TrainingStage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
         self._stage, self._options = stage, options
         model = stage.options.model
-        stage.directory.mkdir(parents=True, exist_ok=True)
         position = read_position(stage.directory)
         self.first = position.next_step
         critic = stage.critic or stage.policy
@@ -100,7 +82,8 @@ class _Loop:
         )
         reason = reason_to_stop(self._metrics.lines, self._stage.options.protect)
         if reason is not None:
-            self._halt(step, reason)
+            saved = read_position(self._stage.directory).state
+            raise self._stage.halt(step, reason, f"{self._stage.name}/{saved}/policy" if saved is not None else None)
         if step % self._options.save_every == 0 or step == self._options.steps:
             self._save(step)
 
@@ -117,46 +100,44 @@ class _Loop:
             turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed
         )
         episodes = opened.environment.play(tasks, generate, seed=seed, policy_version=step)
-        append_episodes(path, episodes)
+        store.append(path, episodes)
         return episodes
 
     def _learn(self, step: int, episodes: Sequence[Episode]) -> dict[str, float]:
-        rewards = [reward_of(one, self._stage.options.reward) for one in episodes]
-        paid = [(one, reward) for one, reward in zip(episodes, rewards, strict=True) if reward is not None]
-        numbers = of_episodes(episodes, [reward for _, reward in paid])
-        if not paid:
+        kind = self._stage.options.reward
+        numbers = of_episodes(episodes, kind)
+        known, rewards = rewarded(episodes, kind)
+        if not known:
             self._stage.progress(self._stage.name, f"step {step}: the judge failed on every episode; nothing is learnt")
             return numbers
-        known = [one for one, _ in paid]
-        return numbers | self._update(step, _Played(known, [reward for _, reward in paid], response_masks(known)))
+        return numbers | self._update(step, known, rewards)
 
-    def _update(self, step: int, played: _Played) -> dict[str, float]:
+    def _update(self, step: int, episodes: Sequence[Episode], rewards: Sequence[float]) -> dict[str, float]:
         """Computes old log-probabilities and values, then updates the critic, then the actor."""
         options = self._options
-        trainer, entropy = self._actor.log_probabilities_and_entropy(played.episodes)
-        sampler = [torch.tensor(one.log_probabilities) for one in played.episodes]
+        masks = response_masks(episodes)
+        trainer, entropy = self._actor.log_probabilities_and_entropy(episodes)
+        sampler = [torch.tensor(one.log_probabilities) for one in episodes]
         old = sampler if options.old_log_probabilities == "sampler" else trainer
         if options.mismatch is not None:
             old = mismatched(trainer, sampler, options.mismatch.below)
-        values = self._critic.values(played.episodes)
-        found = estimate(
-            played.rewards, values, played.masks, gamma=options.gamma, lam=options.lam, whiten=options.whiten
-        )
-        own = torch.cat(played.masks).bool()
+        values = self._critic.values(episodes)
+        found = estimate(rewards, values, masks, gamma=options.gamma, lam=options.lam, whiten=options.whiten)
+        own = torch.cat(masks).bool()
         numbers = {
             "entropy": float(torch.cat(entropy)[own].mean()),
             "explained_variance": found.explained_variance,
             "advantage_std": float(torch.cat(found.advantages)[own].std()),
             "value": float(torch.cat(values)[own].mean()),
             # trainer / sampler before any update: 1 except for their precision.
-            **log_ratios("ratio", trainer, sampler, played.masks),
+            **log_ratios("ratio", trainer, sampler, masks),
         }
-        numbers |= _named("critic", self._critic.update(played.episodes, values, found.targets, step=step))
+        numbers |= _named("critic", self._critic.update(episodes, values, found.targets, step=step))
         if step <= options.critic_only_steps:
             return numbers | {"critic_only": 1.0}
-        numbers |= _named("actor", self._actor.update(played.episodes, old, found.advantages, step=step))
-        now = self._actor.log_probabilities(played.episodes)
-        return numbers | log_ratios("update_ratio", now, old, played.masks)
+        numbers |= _named("actor", self._actor.update(episodes, old, found.advantages, step=step))
+        now = self._actor.log_probabilities(episodes)
+        return numbers | log_ratios("update_ratio", now, old, masks)
 
     def _save(self, step: int) -> None:
         """Saves models and states of this step, then the position, then removes the previous step."""
@@ -186,11 +167,6 @@ class _Loop:
         critic = save_critic(self._critic.weights(), like, directory / "critic")
         return StageResult(policy, critic, steps)
 
-    def _halt(self, step: int, reason: str) -> None:
-        position = read_position(self._stage.directory)
-        good = f"{self._stage.name}/{position.state}/policy" if position.state is not None else None
-        raise halt(self._stage, step, reason, good)
-
     def _forget_later_episodes(self) -> None:
         """Removes episodes of later steps, whose weights are lost, and of a step that a kill interrupted."""
         path = self._stage.directory / EPISODES_FILE
@@ -198,7 +174,7 @@ class _Loop:
         if sum(one.policy_version == self.first for one in kept) != self._options.batch:
             kept = [one for one in kept if one.policy_version < self.first]
         if path.exists():
-            write_durably(path, "".join(one.model_dump_json() + "\n" for one in kept))
+            store.write_lines(path, kept)
 
 
 def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:

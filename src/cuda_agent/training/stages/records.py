@@ -71,5 +71,4 @@ class Halt(StoredRecord):
 
 def read_position(directory: Path) -> Position:
     """Returns where a stage continues; its start if it left nothing."""
-    known = (directory / Position.file_name).exists()
-    return Position.read(directory) if known else Position(next_step=1)
+    return Position.find(directory) or Position(next_step=1)

@@ -4,19 +4,24 @@ filters keep."""
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 from typing import TypeVar
 
+from pydantic import Field
+
 from cuda_agent.core.errors import CudaAgentError, UsageError
+from cuda_agent.core.record import StoredRecord
 from cuda_agent.training.config import RftOptions
 from cuda_agent.training.engine.checkpoints import save_policy
 from cuda_agent.training.engine.worker import open_actor
-from cuda_agent.training.episodes import Episode, read_episodes
+from cuda_agent.training.episodes import EPISODES_FILE, Episode, read_episodes
 from cuda_agent.training.metrics import MetricsLog
-from cuda_agent.training.stages.filters import EpisodeFunnel, keep
-from cuda_agent.training.stages.sample import EPISODES_FILE
 from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 Item = TypeVar("Item")
+#: reasons in the order of their checks. An episode counts under the first that holds.
+REASONS = ("judge_failed", "reward", "violation", "invalid_call", "redundant_loop", "truncated")
 
 
 class NothingToLearn(CudaAgentError):
@@ -25,9 +30,40 @@ class NothingToLearn(CudaAgentError):
     exit_code = 13
 
 
+class EpisodeFunnel(StoredRecord):
+    """How many episodes were played and kept, and how many each reason dropped."""
+
+    file_name = "funnel.json"
+    played: int
+    kept: int
+    dropped: dict[str, int] = Field(default_factory=dict)
+
+
+def reason_to_drop(episode: Episode, options: RftOptions) -> str | None:
+    """Returns why an episode is dropped, or None (paper, "Training", step 3)."""
+    if episode.reward is None:
+        return "judge_failed"
+    checks = {
+        "reward": episode.reward <= options.reward_above,
+        "violation": bool(episode.violations),
+        "invalid_call": episode.invalid_calls > options.max_invalid_calls,
+        "redundant_loop": episode.repeated_calls > options.max_repeated_calls,
+        "truncated": episode.truncated and not options.keep_truncated,
+    }
+    return next((reason for reason, holds in checks.items() if holds), None)
+
+
+def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode], EpisodeFunnel]:
+    """Returns the episodes to learn from, in their order, and the counts."""
+    reasons = [reason_to_drop(episode, options) for episode in episodes]
+    kept = [episode for episode, reason in zip(episodes, reasons, strict=True) if reason is None]
+    counts = Counter(reasons)
+    dropped = {reason: counts[reason] for reason in REASONS if counts[reason]}
+    return kept, EpisodeFunnel(played=len(episodes), kept=len(kept), dropped=dropped)
+
+
 def fine_tune(stage: TrainingStage, options: RftOptions) -> StageResult:
     """Fine-tunes the actor. The stage is short, so a kill restarts it. Raises NothingToLearn, with the counts."""
-    stage.directory.mkdir(parents=True, exist_ok=True)
     episodes = sampled(stage)
     kept, funnel = keep(episodes, options)
     funnel.write(stage.directory)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now, provenance
 from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.stack import read_stack
-from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.stages.domain import Domain
+from cuda_agent.training.config import PpoOptions, TrainingOptions
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
-from cuda_agent.training.stages.stage import Progress, StageResult, TrainingStage
+from cuda_agent.training.stages.stage import Domain, Progress, StageResult, TrainingStage
 
 #: settings that may change when a run resumes. More steps lengthen a stage that hasn't ended.
 _MAY_CHANGE = ("protect.", "warmup.steps", "ppo.steps", "warmup.save_every", "ppo.save_every")
@@ -38,7 +37,6 @@ class Training:
     def run(self, stages: Sequence[str]) -> TrainingManifest:
         """Runs these stages, except those that have ended. Raises UsageError if an earlier stage is missing or the
         folder holds another training, and TrainingHalted, StoreError, DeviceError."""
-        from cuda_agent.training.check import check
         from cuda_agent.training.engine import platform
 
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -58,17 +56,15 @@ class Training:
 
     def _begin(self) -> TrainingManifest:
         configuration = self.options.model_dump(mode="json")
-        if not (self.directory / TrainingManifest.file_name).exists():
+        manifest = TrainingManifest.find(self.directory)
+        if manifest is None:
             manifest = TrainingManifest(
                 command=tuple(sys.argv),
                 configuration=configuration,
-                version=metadata.version("cuda-agent"),
-                commit=current_commit(),
-                stack=read_stack(),
                 started=now(),
+                **provenance(),
             )
         else:
-            manifest = TrainingManifest.read(self.directory)
             changed = differing(manifest.configuration, configuration)
             fixed = [name for name in changed if not name.startswith(_MAY_CHANGE)]
             if fixed:
@@ -87,6 +83,7 @@ class Training:
         started = time.monotonic()
         self.progress(name, "begins")
         stage = self._stage(name, manifest, device)
+        stage.directory.mkdir(parents=True, exist_ok=True)
         result = _play(stage)
         # Engines reference each other in cycles; the next steps need their memory.
         gc.collect()
@@ -142,41 +139,45 @@ class Training:
 
 
 def _play(stage: TrainingStage) -> StageResult:
-    options = stage.options
-    single_turn = not options.agent_loop
     if stage.name == "base":
         return _base(stage)
-    if stage.name == "sample" and options.sample is not None:
-        from cuda_agent.training.stages.sample import sample
-
-        return sample(stage, options.sample)
-    if stage.name == "rft" and options.rft is not None:
-        from cuda_agent.training.stages.rft import fine_tune
-
-        return fine_tune(stage, options.rft)
-    if stage.name == "value" and options.value is not None:
-        from cuda_agent.training.stages.value import pretrain_values
-
-        return pretrain_values(stage, options.value)
-    ppo = options.warmup if stage.name == "warmup" else options.ppo
-    assert ppo is not None
-    if options.launcher == "ray":
-        from cuda_agent.training.ray.launch import launch
-
-        return launch(stage, ppo, single_turn=single_turn or stage.name == "warmup")
+    from cuda_agent.training.ray.launch import launch
     from cuda_agent.training.stages.ppo import play_ppo
+    from cuda_agent.training.stages.rft import fine_tune
+    from cuda_agent.training.stages.sample import sample
+    from cuda_agent.training.stages.value import pretrain_values
 
-    return play_ppo(stage, ppo, single_turn=single_turn or stage.name == "warmup")
+    options = getattr(stage.options, stage.name)
+    learn: dict[str, Callable[[TrainingStage, Any], StageResult]]
+    learn = {"sample": sample, "rft": fine_tune, "value": pretrain_values}
+    if stage.name in learn:
+        return learn[stage.name](stage, options)
+    ppo = launch if stage.options.launcher == "ray" else play_ppo
+    return ppo(stage, options, single_turn=stage.name == "warmup" or not stage.options.agent_loop)
 
 
 def _base(stage: TrainingStage) -> StageResult:
-    from cuda_agent.training.engine.checkpoints import copy_policy
+    from cuda_agent.training.engine.checkpoints import save_policy
 
-    stage.directory.mkdir(parents=True, exist_ok=True)
     path = stage.options.model.path
-    if path is not None:
-        if not (Path(path) / "config.json").exists():
-            raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
-        return StageResult(copy_policy(path, stage.directory / "policy"))
-    made = stage.domain.base(stage.directory)
-    return StageResult(copy_policy(str(made), stage.directory / "policy"))
+    if path is None:
+        path = str(stage.domain.base(stage.directory))
+    elif not (Path(path) / "config.json").exists():
+        raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
+    return StageResult(save_policy((), path, stage.directory / "policy"))
+
+
+def check(options: TrainingOptions) -> None:
+    """Composes every stage with verl, with placeholders for models that don't exist yet. Raises UsageError and
+    DeviceError."""
+    from cuda_agent.training.engine import platform
+    from cuda_agent.training.engine.compose import compose, embedded
+    from cuda_agent.training.ray.overrides import ray_overrides
+
+    platform.prepare(options.device)
+    for stage in (options.warmup, options.rft, options.value, options.ppo):
+        if stage is None:
+            continue
+        if options.launcher == "ray" and isinstance(stage, PpoOptions):
+            compose(ray_overrides(options, stage, "actor", "critic", os.curdir))
+        compose(embedded(options.model, "actor", "critic", stage))

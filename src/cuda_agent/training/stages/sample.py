@@ -8,19 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cuda_agent.core.records import Task
+from cuda_agent.tasks import store
 from cuda_agent.training.config import SampleOptions
 from cuda_agent.training.engine.sampler import PolicyCopy
-from cuda_agent.training.episodes import append_episodes, read_episodes
+from cuda_agent.training.episodes import EPISODES_FILE, read_episodes
 from cuda_agent.training.metrics import MetricsLog, of_episodes
-from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.stage import StageResult, TrainingStage
-
-EPISODES_FILE = "episodes.jsonl"
 
 
 def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
     """Samples episodes. A batch is on disk before the next; a resumed stage plays the missing episodes."""
-    stage.directory.mkdir(parents=True, exist_ok=True)
     path = stage.directory / EPISODES_FILE
     episodes = read_episodes(path)
     checkpoint = Path(stage.policy)
@@ -32,11 +29,10 @@ def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
             seed = stage.seed(len(episodes))
             generate = policy.generate(turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed)
             played = opened.environment.play(missing[start : start + options.batch], generate, seed=seed)
-            append_episodes(path, played)
+            store.append(path, played)
             episodes += played
             stage.progress(stage.name, f"{len(episodes)} episodes")
-    rewards = [reward for one in episodes if (reward := reward_of(one, stage.options.reward)) is not None]
-    numbers = of_episodes(episodes, rewards)
+    numbers = of_episodes(episodes, stage.options.reward)
     with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
         metrics.add(1, numbers)
     return StageResult(steps=1, numbers=numbers)

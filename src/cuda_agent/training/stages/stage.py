@@ -1,18 +1,54 @@
-"""The input and the result of every stage."""
+"""What every stage receives and returns, and the domain in which it plays."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.stages.domain import Domain
+from cuda_agent.training.episodes import Environment
+from cuda_agent.training.protect import TrainingHalted
+from cuda_agent.training.stages.records import Halt
 
 #: progress(phase, text) shows one line to the user.
 Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class OpenDomain:
+    """An open environment and the tasks to train on, never a held-out one. `turn_tokens` limits one turn of the policy,
+    `context_tokens` the prompt, own tokens and observations together."""
+
+    environment: Environment
+    tasks: Sequence[Task]
+    turn_tokens: int
+    context_tokens: int
+
+
+class Domain(Protocol):
+    """Everything that the stages know about the tasks. It is made from `TrainingOptions.environment`."""
+
+    def open(self, checkpoint: Path, *, single_turn: bool) -> AbstractContextManager[OpenDomain]:
+        """Opens the environment. `checkpoint` is a policy of this training, for its tokenizer. With `single_turn` an
+        episode has one answer. Raises UsageError, StoreError and DeviceError."""
+        ...
+
+    def in_cluster(self) -> Domain:
+        """Returns this domain for a process of a Ray cluster, which may judge elsewhere."""
+        ...
+
+    def base(self, directory: Path) -> Path:
+        """Makes the base model: a folder in transformers' format inside `directory`. Raises CudaAgentError."""
+        ...
+
+    def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
+        """Plays the held-out tasks and returns flat numbers. Details go to `directory`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -35,6 +71,27 @@ class TrainingStage:
     def seed(self, step: int) -> int:
         """Returns the seed of a step, which is the same after a resumption."""
         return random.Random(f"{self.options.seed}/{self.name}/{step}").getrandbits(31)
+
+    def halt(self, step: int, reason: str, policy: str | None) -> TrainingHalted:
+        """Halts the stage until the user removes the record, and returns the error to raise. `policy` is the last good
+        one, relative to the run's folder."""
+        record = Halt(reason=reason, step=step, policy=policy)
+        record.write(self.directory)
+        return self._halted(record)
+
+    def check_not_halted(self) -> None:
+        """Raises TrainingHalted if the stage was halted."""
+        record = Halt.find(self.directory)
+        if record is not None:
+            raise self._halted(record)
+
+    def _halted(self, record: Halt) -> TrainingHalted:
+        kept = f"Last good checkpoint: {self.run / record.policy}" if record.policy else "No step was saved before it"
+        path = self.directory / Halt.file_name
+        return TrainingHalted(
+            f"{self.name} halted at step {record.step}: {record.reason}",
+            f"{kept}. To go on from there all the same, change the protect settings and remove {path}",
+        )
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from cuda_agent.training.engine.advantages import Advantages, estimate
 from cuda_agent.training.engine.batch import response_masks
 from cuda_agent.training.engine.checkpoints import save_critic
 from cuda_agent.training.engine.worker import open_critic
-from cuda_agent.training.episodes import Episode
+from cuda_agent.training.episodes import Episode, rewarded
 from cuda_agent.training.metrics import MetricsLog
-from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.rft import batches, sampled
 from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
@@ -24,10 +23,7 @@ from cuda_agent.training.stages.stage import StageResult, TrainingStage
 def pretrain_values(stage: TrainingStage, options: ValueOptions) -> StageResult:
     """Pretrains the critic. Truncated and failed episodes count; only episodes where the judge failed have no reward
     and are left out. The stage is short, so a kill restarts it."""
-    stage.directory.mkdir(parents=True, exist_ok=True)
-    known = [(one, reward_of(one, stage.options.reward)) for one in sampled(stage)]
-    episodes = [one for one, reward in known if reward is not None]
-    rewards = [reward for _, reward in known if reward is not None]
+    episodes, rewards = rewarded(sampled(stage), stage.options.reward)
     if not episodes:
         raise UsageError("The judge failed on every sampled episode", "Sample again: cuda-agent train sample")
     like = stage.critic or stage.policy
