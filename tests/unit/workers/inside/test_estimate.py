@@ -57,5 +57,5 @@ def test_a_call_holds(forward: str, shape: str, held: tuple[int, int, int]) -> N
 
 
 def test_what_only_values_tell_is_not_estimated() -> None:
-    with pytest.raises(Exception, match="data-dependent|item|nonzero"):
+    with pytest.raises(Exception, match=r"item"):
         estimate("x[: int(x.sum())]", "8")
