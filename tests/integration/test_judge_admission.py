@@ -38,6 +38,15 @@ BAD = {
     "stochastic": (task("return x + torch.rand_like(x)"), "stochastic"),
     "random_of_python": (task("import random; return x + random.random()"), "stochastic"),
     "dropout_kept_on": (task("return nn.functional.dropout(x, 0.5, training=True)"), "stochastic"),
+    "changed_buffer": (
+        Task(
+            name="bad",
+            source="import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            "        super().__init__()\n        self.register_buffer('calls', torch.zeros(()))\n"
+            "    def forward(self, x):\n        self.calls += 1\n        return x * self.calls\n" + _INPUTS + _INIT,
+        ),
+        "since forward changes calls",
+    ),
     "hidden_state": (
         Task(
             name="bad",

@@ -110,6 +110,8 @@ class Graph(StoredRecord):
     init_signature: str = "(self, *args, **kwargs)"
     #: `forward`'s parameter names in order, without `self`.
     forward_parameters: tuple[str, ...] = ()
+    #: The defaults of `forward`'s parameters as source; keyword-only parameters are here only.
+    forward_defaults: dict[str, str] = Field(default_factory=dict)
     #: All names in the state dict (parameters and persistent buffers), used in the graph or not.
     state: dict[str, TensorMeta] = Field(default_factory=dict)
     state_parameters: tuple[str, ...] = ()

@@ -273,7 +273,7 @@ class Resources:
                     f"{self.task.name} is stochastic in eval mode: {', '.join(random)}",
                     "Remove random operators from forward",
                 )
-            check_answers(self.task, self.reference, self.secrets, self.floor())
+            check_answers(self.task, self.reference, self.secrets, self.floor(), changed=spec.changed)
             self.admitted = True
         return spec
 

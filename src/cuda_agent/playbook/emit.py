@@ -126,11 +126,13 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
     )
 
 
-def _attribute(target: str) -> str:
-    """Returns `self.a.b`, with numbered children taken from `_modules`."""
-    text = "self"
-    for part in target.split("."):
-        text += f".{part}" if part.isidentifier() else f"._modules[{part!r}]"
+def _attribute(target: str, last: str = "_modules") -> str:
+    """Returns `self.a.b`, with numbered children taken from `_modules`. A numbered name at the end is taken from
+    `last`."""
+    text, parts = "self", target.split(".")
+    for index, part in enumerate(parts):
+        place = last if index == len(parts) - 1 else "_modules"
+        text += f".{part}" if part.isidentifier() else f".{place}[{part!r}]"
     return text
 
 
@@ -201,7 +203,7 @@ def _source(item: GraphInput, graph: Graph) -> str:
             raise NotCovered(f"Input {item.name} is nested", "Pass tensors as plain arguments of forward")
         return parameters(graph)[item.position]
     if item.target is not None and item.target in graph.state:
-        return _attribute(item.target)
+        return _attribute(item.target, "_parameters" if item.target in graph.state_parameters else "_buffers")
     if item.kind is ValueKind.CONSTANT:
         return f"self.{constant_name(item)}"
     return f"self._derived[{int(item.name.removeprefix('derived_'))}]"
@@ -212,10 +214,23 @@ def parameters(graph: Graph) -> list[str]:
     underscore: the judge refuses names such as `input`."""
     found: list[str] = []
     for name in graph.forward_parameters:
-        while hasattr(builtins, name) or name in _TAKEN or name in found:
-            name += "_"
-        found.append(name)
+        found.append(_free_name(name, found))
     return found
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    while hasattr(builtins, name) or name in _TAKEN or name in taken:
+        name += "_"
+    return name
+
+
+def signature(graph: Graph) -> str:
+    """Returns the parameter list of `forward` with its defaults, so that it can be called like the task's."""
+    names, defaults = parameters(graph), graph.forward_defaults
+    plain = dict(zip(graph.forward_parameters, names, strict=True))
+    parts = ["self"] + [f"{name}={defaults[old]}" if old in defaults else name for old, name in plain.items()]
+    keywords = [f"{_free_name(name, names)}={text}" for name, text in defaults.items() if name not in plain]
+    return ", ".join([*parts, "*", *keywords] if keywords else parts)
 
 
 def config_line(tunables: Mapping[str, int], config: Mapping[str, int] | None) -> str:
@@ -246,7 +261,7 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
             "config": config_line(forward.tunables, None),
             "signature": graph.init_signature,
             "registrations": _registrations(graph) + _constants(constants),
-            "forward_parameters": ", ".join(["self", *parameters(graph)]),
+            "forward_parameters": signature(graph),
             "forward_call": call(forward),
             "result": _nest(spec).replace("results[0]", "results") if single else _nest(spec),
             "plain": spec == {"t": 0},

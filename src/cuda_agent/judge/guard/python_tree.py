@@ -17,14 +17,7 @@ _SCALARS = {"int", "float", "bool", "str"}
 def check_module(text: str, path: str) -> list[Violation]:
     """Returns the broken rules in `model_new.py`, with their lines. A text that doesn't parse gives an empty list,
     since the loader reports the syntax error."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-    checker = ModuleChecker(path)
-    checker.collect(tree)
-    checker.visit(tree)
-    return checker.found
+    return ModuleChecker(path).check(text)
 
 
 class ModuleChecker(ast.NodeVisitor):
@@ -94,6 +87,21 @@ class ModuleChecker(ast.NodeVisitor):
         return False
 
     # ------------------------------------------------------------ checks
+
+    def check(self, text: str) -> list[Violation]:
+        """Returns the broken rules in a module's text. A text that nests too deeply to be checked breaks one, since
+        Python might still compile it."""
+        try:
+            try:
+                tree = ast.parse(text)
+            except (SyntaxError, ValueError):
+                return []
+            self.collect(tree)
+            self.visit(tree)
+        except (RecursionError, MemoryError):
+            detail = f"{self.path}: an expression nests too deeply to be checked: compute it in steps"
+            return [Violation(rule="too_deep", layer="syntax", detail=detail)]
+        return self.found
 
     def _add(self, rule: str, node: ast.AST, what: str) -> None:
         line = getattr(node, "lineno", 0)

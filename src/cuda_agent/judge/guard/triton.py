@@ -26,7 +26,7 @@ def is_comparison(candidate: Candidate) -> bool:
         return False
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -35,11 +35,8 @@ def is_comparison(candidate: Candidate) -> bool:
 
 def check_comparison(candidate: Candidate) -> tuple[tuple[Violation, ...], frozenset[str]]:
     """Returns the broken rules and the names of the candidate's kernels."""
-    tree = ast.parse(candidate.files[MODEL_FILE])
     checker = _TritonChecker(MODEL_FILE)
-    checker.collect(tree)
-    checker.visit(tree)
-    return tuple(checker.found), frozenset(checker.kernels)
+    return tuple(checker.check(candidate.files[MODEL_FILE])), frozenset(checker.kernels)
 
 
 class _TritonChecker(ModuleChecker):

@@ -4,7 +4,7 @@ answers must fail on it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -45,12 +45,14 @@ class Answering(Protocol):
     def answer(self, spec: Spec, rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer: ...
 
 
-def check_answers(task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
+def check_answers(
+    task: Task, reference: Answering, secrets: Secrets, floor: float, *, changed: Sequence[str] = ()
+) -> None:
     """Raises TaskError where the task is stochastic, has random state outside the state dict, or a null answer passes.
-    Raises DeviceError where memory is short."""
+    `changed` are the parameters and buffers that `forward` changes. Raises DeviceError where memory is short."""
     with comparing("the check of the task's answers"):
         answers = Answers(task, reference, secrets, floor)
-        answers.check_repeats()
+        answers.check_repeats(changed)
         answers.check_state()
         answers.check_nulls()
 
@@ -76,8 +78,15 @@ class Answers:
         self.answer = self._ask()
         self._repeats = self._same(again, self.answer.eager)
 
-    def check_repeats(self) -> None:
-        """Raises TaskError where the same inputs and weights give another answer."""
+    def check_repeats(self, changed: Sequence[str] = ()) -> None:
+        """Raises TaskError where the same inputs and weights give another answer, because of the state that `forward`
+        changes or of random numbers."""
+        if not self._repeats and changed:
+            names = ", ".join(changed[:3])
+            raise TaskError(
+                f"{self._task.name}: Model gives another answer to the same inputs, since forward changes {names}",
+                "Return new state instead of storing it",
+            )
         if not self._repeats:
             raise TaskError(
                 f"{self._task.name}: Model gives another answer to the same inputs and weights (it is stochastic)",

@@ -103,7 +103,7 @@ class LoadedReference:
         inputs = make_inputs(self._task, self._device, seed + 1)
         spec, tensors = flatten(inputs)
         self._metas = [_shape_and_type(t) for t in tensors]
-        before = [t.clone() for t in tensors]
+        before, versions = [t.clone() for t in tensors], self._versions()
         Flags().apply()
         seed_everything(seed)
         forward = partial(run_forward, self._task, self._model, inputs)
@@ -122,6 +122,7 @@ class LoadedReference:
             outputs_spec=output_spec,
             outputs=tuple(map(tensor_meta, outputs)),
             mutated=self._mutated,
+            changed=tuple(name for name, version in self._versions().items() if versions.get(name) != version),
             products=found.matmul or found.convolution,
             policy_differs=policy_differs(self._context.device, request.precision, products),
             variants=tuple(KINDS),
@@ -217,6 +218,11 @@ class LoadedReference:
 
     def _state(self) -> dict[str, Any]:
         return {n: t for n, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
+
+    def _versions(self) -> dict[str, tuple[int, int]]:
+        """Returns what changes when a tensor of the state is replaced or written to."""
+        state = self._model.state_dict(keep_vars=True)
+        return {name: (id(t), t._version) for name, t in state.items() if isinstance(t, torch.Tensor)}
 
     def _fill(self, into: TensorRefs, tensors: list[Any]) -> None:
         with torch.no_grad():

@@ -21,6 +21,8 @@ class TaskSpec(WorkerAnswer):
     outputs: Many[TensorMeta]
     #: inputs that the reference changes in place.
     mutated: Many[int]
+    #: parameters and buffers that the reference changes.
+    changed: Many[str] = ()
     #: float32 matrix products or convolutions occur.
     products: bool
     #: eager at the precision policy isn't eager at PyTorch's flags.

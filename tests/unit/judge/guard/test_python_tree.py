@@ -202,6 +202,13 @@ def test_cheating_modules_are_convicted(name: str) -> None:
     assert rule in rules(text)
 
 
+@pytest.mark.parametrize("text", ["+".join(["0"] * 100_000), "(" * 150 + "0" + ")" * 150, "-" * 5_000 + "1"])
+def test_what_nests_too_deeply_is_refused(text: str) -> None:
+    found = check_texts(Candidate(files={"model_new.py": module("return x", extra=f"\nDEEP = {text}\n")}))
+    assert {violation.rule for violation in found} <= {"too_deep"}, found
+    assert found or len(text) < 1_000
+
+
 def test_detail_names_file_and_line() -> None:
     text = module("return torch.relu(x)")
     (violation,) = check_texts(Candidate(files={"model_new.py": text}))

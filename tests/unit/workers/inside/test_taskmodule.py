@@ -54,6 +54,14 @@ def test_signatures():
     assert taskmodule.init_signature(load(GOOD.replace("1e-6", "torch.float32")).Model) == "(self, *args, **kwargs)"
 
 
+def test_defaults_of_forward():
+    class Optional:
+        def forward(self, x, mask=None, dtype=torch.float32, *rest, size=(1, 2), must): ...
+
+    assert taskmodule.forward_defaults(Optional) == {"mask": "None", "dtype": "None", "size": "(1, 2)", "must": "None"}
+    assert taskmodule.forward_parameters(Optional) == ("x", "mask", "dtype")
+
+
 @pytest.mark.parametrize(
     ("value", "args", "kwargs"),
     [

@@ -123,11 +123,15 @@ class _Rows:
         before = self._reload(len(self.sweeps))
         row_before = list(before)
         state = dict(self.printer.known)
+        # What this declares stands before the row's stores, which may use it where the row isn't split.
+        before += self.row_level([s.node for s in full])
+        whole = self.printer.known
+        if self.split:
+            self.printer.known = state
         row_lines = self.printer.statements([s.node for s in single])
         row_lines += [self.printer.assign(s, Device.CPU) for s in single]
         if self.split:
-            self.printer.known = state
-        before += self.row_level([s.node for s in full])
+            self.printer.known = whole
         body = self.printer.statements([s.node for s in full]) if full else []
         return {
             "before": indent(before, 6),

@@ -25,6 +25,7 @@ from cuda_agent.workers.inside.graph.fxgraph import GraphBuilder, refused
 from cuda_agent.workers.inside.graph.operators import kept
 from cuda_agent.workers.inside.task.taskmodule import (
     TaskModule,
+    forward_defaults,
     forward_parameters,
     init_signature,
 )
@@ -48,6 +49,7 @@ def capture(model: Any, inputs: list[Any], module: TaskModule) -> Graph:
         output_spec=json.dumps(builder.output_spec),
         init_signature=init_signature(module.Model),
         forward_parameters=forward_parameters(module.Model),
+        forward_defaults=forward_defaults(module.Model),
         state=state_metas(model),
         state_parameters=tuple(name for name, _ in model.named_parameters(remove_duplicate=False)),
     )

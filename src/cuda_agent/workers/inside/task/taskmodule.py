@@ -288,6 +288,14 @@ def forward_parameters(model_class: Any) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in plain)
 
 
+def forward_defaults(model_class: Any) -> dict[str, str]:
+    """Returns the defaults of `forward`'s parameters as source. A default that isn't a literal, and the value of a
+    keyword-only parameter without one, are None: the task's calls don't pass them."""
+    parameters = list(inspect.signature(model_class.forward).parameters.values())[1:]
+    needed = [p for p in parameters if p.default is not p.empty or p.kind is p.KEYWORD_ONLY]
+    return {p.name: repr(p.default) if p.default is not p.empty and _is_literal(p.default) else "None" for p in needed}
+
+
 def init_signature(model_class: Any) -> str:
     """Returns `Model.__init__`'s parameter list as source for `ModelNew`, such as `(self, hidden, eps=1e-06)`.
 
