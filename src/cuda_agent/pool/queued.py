@@ -241,7 +241,8 @@ class QueuedSession:
         if need == stay.need or stay.change(need):
             self._need = need
             return True
-        if known == self._size:
+        if known.oracle is not None:
+            # It was measured before and differs by little.
             return True
         self._need = self._size.need(None, self._card)
         return False
