@@ -23,6 +23,7 @@ from common import arguments, chosen_device, run, save, table
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
+from cuda_agent.judge.profile.programs import Programs
 from cuda_agent.judge.profile.rounds import Rounds
 from cuda_agent.judge.stability import KERNELS, same_twice
 from cuda_agent.workers.channel import name_of
@@ -38,12 +39,12 @@ class Watch:
     def __init__(self) -> None:
         self.bursts: list[dict[str, Any]] = []
         self._asked: dict[str, float] = {}
-        ask, burst = Rounds.ask, Rounds._burst
+        ask, burst = Programs.ask, Rounds._burst
 
-        def timed_ask(rounds: Rounds, name: str, request: WorkerRequest[Any], **named: Any) -> Any:
+        def timed_ask(programs: Programs, name: str, request: WorkerRequest[Any], **named: Any) -> Any:
             begin = time.perf_counter_ns()
             try:
-                return ask(rounds, name, request, **named)
+                return ask(programs, name, request, **named)
             finally:
                 self._asked[name_of(request)] = (time.perf_counter_ns() - begin) / 1e3
 
@@ -57,11 +58,11 @@ class Watch:
                 parts |= {"outside": made.outside_us, "waited": made.waited_us, "wall": made.wall_us}
                 parts["median_us"] = made.median_us
                 if len(self.bursts) % 64 < 4:
-                    parts["huge_kib"] = huge_kib(rounds._worker(name).pid)
+                    parts["huge_kib"] = huge_kib(rounds.programs.worker(name).pid)
                 self.bursts.append({"program": name, "calls": calls, "event_us": events / calls, **parts})
             return made, samples
 
-        self.patches = (mock.patch.object(Rounds, "ask", timed_ask), mock.patch.object(Rounds, "_burst", timed_burst))
+        self.patches = (mock.patch.object(Programs, "ask", timed_ask), mock.patch.object(Rounds, "_burst", timed_burst))
 
     def __enter__(self) -> Watch:
         for patch in self.patches:

@@ -18,7 +18,7 @@ from common import run, table
 from cuda_agent.core.records import Trajectory
 from cuda_agent.report.explain import explain
 from cuda_agent.report.load import load
-from cuda_agent.report.rows import Row
+from cuda_agent.report.rows import ReportRow
 
 NONE = "no plan"
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a benchmark run")
     rows = [row for row in load(parser.parse_args().run).rows if row.result is not None]
-    by_skill: dict[str, list[Row]] = defaultdict(list)
+    by_skill: dict[str, list[ReportRow]] = defaultdict(list)
     for row in rows:
         for skill in skills(row) or [NONE]:
             by_skill[skill].append(row)
@@ -40,14 +40,14 @@ def main() -> int:
     return 0
 
 
-def skills(row: Row) -> list[str]:
+def skills(row: ReportRow) -> list[str]:
     """Returns the skills of the task's last kernels."""
     if row.directory is None or not (row.directory / Trajectory.file_name).is_file():
         return []
     return [step.skill for step in explain(row, row.source, Trajectory.read(row.directory).turns, None).steps]
 
 
-def line(skill: str, rows: list[Row]) -> list[str]:
+def line(skill: str, rows: list[ReportRow]) -> list[str]:
     passed = [row for row in rows if row.state == "passed"]
     ratios = [ratio.value for row in passed if (ratio := row.ratio("matched")) is not None]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None

@@ -44,7 +44,7 @@ def test_oracle_and_graph_agree_with_the_cpu(name):
     on_cpu.load_state_dict(model.state_dict())
     inputs = make_inputs(task, "cpu", 2)
     oracle, expected = run_float64(model, moved(inputs, "cuda")), run_float64(on_cpu, inputs)
-    assert oracle.complete and expected.complete, (oracle.reason, expected.reason)
+    assert oracle.precision == expected.precision == "float64", (oracle.reason, expected.reason)
     for one, other in zip(tree_leaves(oracle.value), tree_leaves(expected.value), strict=True):
         if isinstance(one, torch.Tensor):
             # CUDA's float64 kernels aren't wholly that: hardswish's 1/6 is a float, weight_norm's root is sqrtf.
