@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from common import arguments, chosen_device, failed, run, save, table
@@ -42,10 +43,13 @@ def workload(device: Device, tasks: int, candidates: int) -> list[tuple[Task, Ca
     ]
 
 
-def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus: Sequence[str]) -> dict[str, Any]:
-    """Returns the seconds from the first submission to each result, and the durations of the evaluations."""
+def measure(
+    options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus: Sequence[str], log: Path | None
+) -> dict[str, Any]:
+    """Returns the seconds from the first submission to each result, and the durations of the evaluations. `log` gets
+    the turns of the devices' queues."""
     begin, ends = time.perf_counter(), dict[int, float]()
-    with Pool(options, gpus=gpus) as pool:
+    with Pool(options, gpus=gpus, log=log) as pool:
 
         def ended(index: int, _future: Future[Evaluation]) -> None:
             ends[index] = time.perf_counter() - begin
@@ -110,6 +114,7 @@ def main() -> int:
         help="when rounds end; an agent's Profile uses decided",
     )
     parser.add_argument("--gpus", nargs="*", default=[], help="UUIDs or numbers of GPUs")
+    parser.add_argument("--turns", type=Path, help="file that gets a line for each turn of a device")
     parser.add_argument("--repeats", type=int, default=1, help="warm runs")
     options = parser.parse_args()
     device = chosen_device(options.device)
@@ -119,7 +124,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="cuda-agent-throughput-") as cache:
         os.environ["CUDA_AGENT_CACHE"] = cache
         for name, gpus in runs(options.gpus, options.repeats):
-            found[name] = measure(judge, work, gpus)
+            found[name] = measure(judge, work, gpus, options.turns)
             print(f"{name}: {found[name]['a_minute']:.1f} a minute", flush=True)
             raw = save("throughput", options, device, {"runs": found})
     header = ["cache", "evaluations", "first after s", "all after s", "a minute", "a minute after the first"]
