@@ -35,6 +35,12 @@ def rotate(x: Any, cos: Any, sin: Any) -> Any:
     return x * cos + torch.cat([-b, a], dim=-1) * sin
 
 
+def block_scales(x: Any) -> Any:
+    """A row's value makes a result of its own and scales the row."""
+    exponent = torch.log2(x.abs().amax(-1) + 1e-7).ceil().clamp(-127, 127)
+    return (exponent + 127).to(torch.uint8), x / torch.exp2(exponent).unsqueeze(-1)
+
+
 def by_hand_softmax(x: Any) -> Any:
     e = torch.exp(x - x.amax(-1, keepdim=True))
     return e / e.sum(-1, keepdim=True)
@@ -267,6 +273,8 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "standardise": (lambda x: (x - x.mean()) / x.std(), [_r(133, 500) + 2]),
     "mean_of_gelu": (lambda x: F.gelu(x).mean(-1), [_r(33, 500)]),
     "extremes": (lambda x: (x.amax(-1), x.amin(-1), x.logsumexp(-1), x.prod(-1)), [_r(33, 60)]),
+    "block_scales": (block_scales, [_r(65, 32)]),
+    "block_scales_of_few_rows": (block_scales, [_r(2, 5001)]),
     "any_all": (lambda x: ((x > 2).any(-1), (x > -3).all(-1), x.norm(dim=-1)), [_r(33, 60)]),
     "moe_gate": (gate, [_r(300, 64) * 3]),
     "normalize": (lambda x: F.normalize(x, dim=-1), [_r(33, 64)]),

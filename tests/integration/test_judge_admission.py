@@ -106,7 +106,8 @@ def test_what_a_task_imports_is_there_before_the_device_is_started(tmp_path: Pat
     source = "import slow_library\n" + _MODEL.format(body="return x + 1") + _INPUTS + _INIT
     options = JudgeOptions(device=Device.CPU, seed=5)
     with JudgeSession(Task(name="slow", source=source), options, importable=[tmp_path]) as session:
-        (worker,) = session.start()
+        estimate, worker = session.start(), session._reference_worker
+        assert (estimate.inputs, estimate.outputs, estimate.rest) == (64 * 64 * 4, 64 * 64 * 4, 0)
         assert worker.alive and not worker.awake
         begin = time.monotonic()
         session.reference  # noqa: B018 - loads it
