@@ -186,8 +186,8 @@ def test_liars_are_convicted(bench: Bench, source: str, rule: str) -> None:
 
 def test_a_large_task_has_a_ring_for_each_burst(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rings, "KEPT_SHARE", 0.0)
-    report = bench.time(HONEST, frozen=True).report
-    assert report is not None and {"eager", "compile", "frozen_tf32"} <= set(report.baselines), report
+    report = bench.time(HONEST).report
+    assert report is not None and {"eager", "compile"} <= set(report.baselines), report
     assert report.rounds >= 3 and "1 call per round" in report.notes
     assert OTHERWISE in (bench.time(OTHER_ORDER).report or report).notes
     for source, rule in ((LAZY_WHEN_TIMED, "timed_output"), (COARSE_WHEN_TIMED, "timed_output")):
