@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from playbook_specials import SPECIAL
+from playbook_specials import SPECIAL, block_scales
 from playbook_specials import drawn as _r
 
 
@@ -33,12 +33,6 @@ def residual_norm(x: Any, r: Any) -> Any:
 def rotate(x: Any, cos: Any, sin: Any) -> Any:
     a, b = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-b, a], dim=-1) * sin
-
-
-def block_scales(x: Any) -> Any:
-    """A row's value makes a result of its own and scales the row."""
-    exponent = torch.log2(x.abs().amax(-1) + 1e-7).ceil().clamp(-127, 127)
-    return (exponent + 127).to(torch.uint8), x / torch.exp2(exponent).unsqueeze(-1)
 
 
 def by_hand_softmax(x: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from cuda_agent.core.errors import OutOfMemory
 from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
 
 ROWS = 40
@@ -63,6 +64,14 @@ def test_a_scan_over_the_batch_is_cut_along_the_next_dimension() -> None:
 )
 def test_rows_that_depend_on_each_other_are_not_cut(forward: Callable[..., Any]) -> None:
     assert found(forward, rows(8)) is WHOLE
+
+
+def test_too_little_memory_is_no_reason_to_take_the_whole() -> None:
+    def short(_tensors: list[Any]) -> list[Any]:
+        raise OutOfMemory("too little", "")
+
+    with pytest.raises(OutOfMemory):
+        find_slices([rows(8)], [rows(8)], short, short)
 
 
 def test_slices_cover_all_rows() -> None:

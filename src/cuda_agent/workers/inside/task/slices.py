@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cuda_agent.core.errors import OutOfMemory
+
 #: slices of a task.
 _COUNT = 16
 #: the largest difference of two answers to the same rows, relative to their norm: in eager, where the products of two
@@ -53,11 +55,13 @@ WHOLE = Slicing(0, 1, ())
 
 def find_slices(inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer, exact: Answer) -> Slicing:
     """Returns a way to cut the task, or WHOLE. `outputs` are the answers of `eager` to the inputs; `exact` answers in
-    float64."""
+    float64. Raises OutOfMemory."""
     for way in _ways(inputs, outputs):
         try:
             if _holds(way, inputs, outputs, eager) and _is_exact(way, inputs, exact):
                 return way
+        except OutOfMemory:
+            raise
         except Exception:  # noqa: BLE001 - task code, on shapes that it doesn't know
             continue
     return WHOLE
