@@ -14,7 +14,7 @@ from cuda_agent.release.extract.extract import extract, read_extraction
 from cuda_agent.release.extract.specs import whole_model_source
 from cuda_agent.workspace.sandbox import available_level
 
-pytestmark = [pytest.mark.gpu, pytest.mark.integration]
+pytestmark = [pytest.mark.gpu, pytest.mark.integration, pytest.mark.alone]
 
 MODEL = """
 import torch

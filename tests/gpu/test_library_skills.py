@@ -25,12 +25,12 @@ BOUNDS = {Precision.FP32: 3e-6, Precision.TF32: 1e-3}
 
 @pytest.fixture(scope="module")
 def gemm(tmp_path_factory):
-    return library("gemm", tmp_path_factory.mktemp("gemm"))
+    return library(tmp_path_factory.mktemp("gemm"), "shared", "gemm")
 
 
 @pytest.fixture(scope="module")
 def convolution(tmp_path_factory):
-    return library("convolution", tmp_path_factory.mktemp("convolution"))
+    return library(tmp_path_factory.mktemp("convolution"), "convolution", "convolution")
 
 
 def current_stream():

@@ -39,9 +39,9 @@ def compile_kernels(source: Path, output: Path, arch: str = "9.0") -> subprocess
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def library(skill: str, directory: Path) -> ctypes.CDLL:
-    """The skill's launchers as a shared library."""
-    return compiled(source_of(skill), directory, LIBRARIES[skill])
+def library(directory: Path, folder: str, kernel: str) -> ctypes.CDLL:
+    """The launchers of a skill's kernel as a shared library."""
+    return compiled(source_of(folder, kernel), directory, LIBRARIES[kernel])
 
 
 def source_of(skill: str, kernel: str = "") -> Path:
