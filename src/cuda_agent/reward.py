@@ -9,12 +9,12 @@ Paper, "Reward", with b(t, t0) = [(t0 - t) / t0 > 5 %]:
 
 A milestone counts when the *lower end* of the measured interval passes it. (t0 - t)/t0 > 0.05 is the same as
 t0/t > 1/0.95, so the test is `ratio.low > 1/0.95`. With `RewardBaseline.MATCHED`, t_compile is the fastest baseline at
-the candidate's precision policy, whatever it is.
+the candidate's precision policy, whatever it is. A task whose answer is a constant is never paid.
 """
 
 from __future__ import annotations
 
-from cuda_agent.core.enums import Milestone, RewardBaseline, Verdict
+from cuda_agent.core.enums import Milestone, RewardBaseline, Signal, Verdict
 from cuda_agent.core.records import Evaluation, Ratio, Reward
 
 MARGIN = 0.05
@@ -28,6 +28,9 @@ def is_faster(ratio: Ratio | None) -> bool:
 def reward(evaluation: Evaluation, baseline: RewardBaseline = RewardBaseline.PUBLISHED) -> Reward:
     """The milestone reward of one evaluation."""
     profile = evaluation.profile
+    if evaluation.signal is Signal.NONE:
+        reason = "the task's answer is a constant, which pays nothing"
+        return Reward(value=-1, milestone=Milestone.FAILED, baseline=baseline, reason=reason)
     if evaluation.verdict is not Verdict.PASSED or profile is None:
         reason = evaluation.reason or str(evaluation.verdict)
         return Reward(value=-1, milestone=Milestone.FAILED, baseline=baseline, reason=reason)

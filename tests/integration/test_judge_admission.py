@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Device
+from cuda_agent.core.enums import Device, Signal
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.profile.baselines import Baselines
@@ -18,6 +18,12 @@ from judge_specimens import TASK, eager_only
 
 pytestmark = pytest.mark.integration
 
+NETWORKS = Path(__file__).parents[1] / "data" / "networks"
+_NETWORK_SIGNALS = {
+    "residual": Signal.OWN, "dense": Signal.OWN, "vision": Signal.OWN, "inception": Signal.SCALED,
+    "excite": Signal.SCALED, "mobile": Signal.SCALED, "separable": Signal.SCALED, "squeeze": Signal.SCALED,
+    "vgg": Signal.SCALED,
+}  # fmt: skip
 _MODEL = "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, x):\n        {body}\n"
 _INPUTS = "def get_inputs():\n    return [torch.randn(64, 64)]\n"
 _INIT = "def get_init_inputs():\n    return []\n"
@@ -56,17 +62,26 @@ BAD = {
         ),
         "state dict",
     ),
-    "zeros_pass": (task("return x * 0"), "all zeros"),
-    "constant": (task("return x * 0 + 3"), "constant"),
-    "single_number": (task("return (x * x).sum()"), None),
-    "tiny_values": (task("return x * 1e-12", atol=1e-2), None),
-    "other_inputs_pass": (task("return torch.sigmoid(x.abs().sum() * 100).expand(8).clone()"), ""),
     "no_output": (task("return 3"), "no tensor"),
     "changing_shapes": (
         task(inputs="n = [3]\ndef get_inputs():\n    n[0] += 1\n    return [torch.randn(n[0], 4)]\n"),
         "other shapes",
     ),
 }  # fmt: skip
+
+
+SIGNALS = {
+    "zeros_pass": (task("return x * 0"), Signal.NONE),
+    "constant": (task("return x * 0 + 3"), Signal.NONE),
+    "other_inputs_pass": (task("return torch.sigmoid(x.abs().sum() * 100).expand(8).clone()"), Signal.NONE),
+    # Small, yet told apart by the relative bound of the oracle.
+    "single_number": (task("return (x * x).sum()"), Signal.OWN),
+    "tiny_values": (task("return x * 1e-12", atol=1e-2), Signal.OWN),
+    **{
+        name: (Task(name=name, source=(NETWORKS / f"{name}.py").read_text()), signal)
+        for name, signal in _NETWORK_SIGNALS.items()
+    },
+}
 
 
 @pytest.fixture
@@ -81,16 +96,20 @@ def only_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused_with_cause_and_remedy(name: str) -> None:
     bad, words = BAD[name]
     options = JudgeOptions(device=Device.CPU, seed=5)
-    with JudgeSession(bad, options) as session:
-        if words is None:
-            # Small, yet told apart by the relative bound of the oracle.
-            assert session.admit().outputs
-            return
-        with pytest.raises(TaskError) as caught:
-            session.admit()
+    with JudgeSession(bad, options) as session, pytest.raises(TaskError) as caught:
+        session.admit()
     assert words in caught.value.cause
     assert caught.value.remedy
     assert "\n" not in caught.value.cause
+
+
+@pytest.mark.usefixtures("only_the_reference")
+@pytest.mark.parametrize("name", SIGNALS)
+def test_weights_are_found_on_which_null_answers_fail(name: str) -> None:
+    judged, signal = SIGNALS[name]
+    with JudgeSession(judged, JudgeOptions(device=Device.CPU, seed=5)) as session:
+        assert session.admit().outputs
+        assert session.signal is signal
 
 
 def test_a_good_task_is_described() -> None:

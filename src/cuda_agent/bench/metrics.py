@@ -28,7 +28,7 @@ SEED = 0
 _TAIL = 2.5
 
 Numbers = NDArray[np.float64]
-By = Literal["all", "level", "origin", "roofline"]
+By = Literal["all", "level", "origin", "roofline", "signal"]
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,18 @@ class _Column:
 
 
 def metrics_of(results: Sequence[BenchResult], *, tasks: int | None = None) -> Metrics:
-    """Returns the metrics of all results, and of those of each level, origin and roofline class. `tasks` is the size of
-    the whole suite, where not all tasks are done."""
+    """Returns the metrics of all results, and of those of each level, origin, roofline class and signal. `tasks` is the
+    size of the whole suite, where not all tasks are done."""
     groups = [_group("all", "all", results)] if results else []
     kinds: tuple[tuple[By, Callable[[BenchResult], str | None]], ...] = (
         ("level", lambda result: result.task.level),
         ("origin", lambda result: result.task.origin),
         ("roofline", lambda result: result.task.roofline),
+        ("signal", _signal),
     )
     for by, name_of in kinds:
         names = [name_of(result) for result in results]
-        if len(set(names)) == 1 and (names[0] is None or by == "origin"):
+        if len(set(names)) == 1 and (names[0] is None or by in ("origin", "signal")):
             continue
         for name in sorted({name or "unknown" for name in names}):
             groups.append(
@@ -67,6 +68,11 @@ def speedup(result: BenchResult, baseline: str) -> Ratio | None:
     without a passed profile or a time of that baseline."""
     profile = _passed_profile(result)
     return None if profile is None else profile.ratios.get(_name(profile, baseline))
+
+
+def _signal(result: BenchResult) -> str | None:
+    evaluation = result.evaluation
+    return None if evaluation is None or evaluation.signal is None else evaluation.signal.value
 
 
 def _queued(result: BenchResult, baseline: str) -> float:

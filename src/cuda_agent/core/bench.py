@@ -117,9 +117,10 @@ class Against(Record):
 
 
 class MetricsGroup(Record):
-    """The metrics of all tasks (`by` is `all`), or of the tasks of one level, origin or roofline class."""
+    """The metrics of all tasks (`by` is `all`), or of the tasks of one level, origin, roofline class or
+    signal (the weights on which the answer depends on the inputs)."""
 
-    by: Literal["all", "level", "origin", "roofline"]
+    by: Literal["all", "level", "origin", "roofline", "signal"]
     name: str
     tasks: int
     passed: Estimate

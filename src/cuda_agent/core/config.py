@@ -94,6 +94,8 @@ class Regression(Configuration):
     """Seed of the weights."""
     variant: str | None = None
     """Name of the change of the inputs."""
+    scaled: bool = False
+    """Whether the weights were scaled so that the signal of the inputs survives."""
 
 
 #: Settings that several configurations have.

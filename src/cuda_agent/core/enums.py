@@ -51,6 +51,15 @@ class Phase(StrEnum):
     PROFILE = "profile"
 
 
+class Signal(StrEnum):
+    """The weights on which a task's answer depends on its inputs beyond the tolerance: as the task draws them; scaled,
+    so that the signal of the inputs survives from layer to layer; or none, so that the answer is a constant."""
+
+    OWN = "own"
+    SCALED = "scaled"
+    NONE = "none"
+
+
 class SandboxLevel(StrEnum):
     """`full`: own user, PID, network, IPC and mount namespaces. `reduced`: only Landlock and limits."""
 

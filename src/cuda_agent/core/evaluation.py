@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from cuda_agent.core.config import Regression, TimingStop
-from cuda_agent.core.enums import Device, Phase, Precision, SandboxLevel, Verdict
+from cuda_agent.core.enums import Device, Phase, Precision, SandboxLevel, Signal, Verdict
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
 
@@ -287,6 +287,8 @@ class Evaluation(StoredRecord):
     """The trial that it failed or crashed on."""
     comparison: str | None = None
     """Kind of a candidate that is judged only as a comparison: `triton`."""
+    signal: Signal | None = None
+    """The weights on which the task's answer depends on its inputs; empty where the candidate did not run."""
     sandbox: SandboxLevel
     """Isolation of its processes."""
     stack: Stack

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cuda_agent.core.config import JudgeOptions, Regression
-from cuda_agent.core.enums import Device, Phase, Verdict
+from cuda_agent.core.enums import Device, Phase, Signal, Verdict
 from cuda_agent.core.records import (
     BuildReport,
     Candidate,
@@ -38,6 +38,10 @@ from cuda_agent.workspace.sandbox import resolve_level
 ATTEMPTS = 3
 #: rules of a timing that undetected foreign load may break once.
 _BY_CLOCK = ("clock", "uneven")
+_SIGNAL_NOTES = {
+    Signal.SCALED: "the inputs' signal survives only on scaled weights, on which it was timed too",
+    Signal.NONE: "the task's answer is a constant within the tolerance, so it pays nothing and is never promoted",
+}
 
 
 class _Decided(Exception):
@@ -71,6 +75,7 @@ class Case:
         self._notes: list[str] = []
         self._failing: Regression | None = None
         self._comparison: str | None = None
+        self._signal: Signal | None = None
         self._own_kernels: frozenset[str] = frozenset()
         #: whether a clock alone has spoken against it.
         self._suspected = False
@@ -132,6 +137,9 @@ class Case:
         if self.decided:
             return
         session.admit()
+        self._signal = session.signal
+        if self._signal in _SIGNAL_NOTES:
+            self._notes.append(_SIGNAL_NOTES[self._signal])
         for attempt in range(1, ATTEMPTS + 1):
             self._begin_anew()
             try:
@@ -302,6 +310,7 @@ class Case:
             notes=tuple(self._notes),
             failing=self._failing,
             comparison=self._comparison,
+            signal=self._signal,
             sandbox=resolve_level(self._options.sandbox),
             stack=read_stack(),
             durations_s=self._durations,

@@ -11,6 +11,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
@@ -89,8 +90,8 @@ class Resources:
         self._screener: CandidateProcess | None = None
         self._graph: Graph | None = None
         self._graph_error: TaskError | None = None
-        #: whether the task was found fit to be judged.
-        self.admitted = False
+        #: is known when the task was found fit to be judged.
+        self.signal: Signal | None = None
 
     # ------------------------------------------------------------ life
 
@@ -239,6 +240,7 @@ class Resources:
             self._reference_worker, self.task, self.options.precision, timeout_s=self.options.call_timeout_s
         )
         reference.load(self.secrets.seed())
+        reference.scaled = self.signal is Signal.SCALED
         self._reference = reference
         return reference
 
@@ -261,10 +263,10 @@ class Resources:
 
     @one_at_a_time
     def admit(self) -> TaskSpec:
-        """Checks whether the task can be judged, and returns its facts. Raises TaskError where it fails, is stochastic,
-        or null answers pass."""
+        """Checks whether the task can be judged, and returns its facts. Raises TaskError where it fails or is
+        stochastic."""
         spec = self.reference.spec
-        if not self.admitted:
+        if self.signal is None:
             self.progress("task", "checking that wrong answers would be noticed")
             graph = self.known_graph()
             random = random_operators(graph) if graph else ()
@@ -273,8 +275,8 @@ class Resources:
                     f"{self.task.name} is stochastic in eval mode: {', '.join(random)}",
                     "Remove random operators from forward",
                 )
-            check_answers(self.task, self.reference, self.secrets, self.floor(), changed=spec.changed)
-            self.admitted = True
+            self.signal = check_answers(self.task, self.reference, self.secrets, self.floor(), changed=spec.changed)
+            self.reference.scaled = self.signal is Signal.SCALED
         return spec
 
     def floor(self) -> float:

@@ -184,7 +184,7 @@ class QueuedSession:
     def _admitted(self) -> JudgeSession:
         """Returns the session, with the task admitted and its memory known."""
         session = self._opened()
-        if not session.admitted:
+        if session.signal is None:
             with self._device(ADMISSION):
                 session.admit()
                 session.rest()

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cuda_agent.core.config import Regression
-from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.enums import Device, Signal, Verdict
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.records import Evaluation, TrialReport, Violation
 from cuda_agent.core.stack import Stack
 from cuda_agent.release.gate import WholeModelGate
 from cuda_agent.release.records import GateResult
 
-USUAL = ("fresh", "in_place", "new_storage")
+USUAL = ("fresh", "other_weights", "in_place", "new_storage")
 REGRESSION = "regression"
 SANITIZER = "sanitizer"
 
@@ -53,6 +53,11 @@ def verification(evaluation: Evaluation, regressions: Sequence[Regression] = ())
     """
     names = ("verification", "precision", "scales", "regressions")
     report = evaluation.verify
+    if evaluation.signal is Signal.NONE:
+        refused = failed(
+            "verification", "the task's answer is a constant, so a wrong kernel can't be told from a right one"
+        )
+        return [refused, *(skipped(name, "verification failed") for name in names[1:])]
     if report is None:
         reason = f"{evaluation.verdict.value}: {evaluation.reason}"
         if evaluation.verdict is Verdict.VIOLATION:

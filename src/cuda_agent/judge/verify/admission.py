@@ -1,13 +1,15 @@
-"""Decides whether a task can be judged: it must repeat its answers, its state dict must determine them, and null
-answers must fail on it."""
+"""Decides whether a task can be judged: it must repeat its answers, and its state dict must determine them. Finds the
+weights on which null answers fail."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import Graph, base_name
 from cuda_agent.core.records import Task
@@ -28,6 +30,8 @@ _RANDOM = (
 _ZEROS = "all zeros"
 #: a task is refused only when so many answers to other inputs pass.
 _OTHERS = 5
+#: the bound of a timed output is at most so many times that of a verified one (see `timedcheck`).
+TIMED = 8.0
 
 
 def random_operators(graph: Graph) -> tuple[str, ...]:
@@ -38,7 +42,7 @@ def random_operators(graph: Graph) -> tuple[str, ...]:
 class Answering(Protocol):
     """The source of a task's answers: the judge's `Reference`, or a worker that asks itself."""
 
-    def draw_weights(self, seed: int | None) -> None: ...
+    def draw_weights(self, seed: int | None, *, scaled: bool | None = None) -> None: ...
 
     def draw_inputs(self, seed: int) -> Spec: ...
 
@@ -47,14 +51,15 @@ class Answering(Protocol):
 
 def check_answers(
     task: Task, reference: Answering, secrets: Secrets, floor: float, *, changed: Sequence[str] = ()
-) -> None:
-    """Raises TaskError where the task is stochastic, has random state outside the state dict, or a null answer passes.
-    `changed` are the parameters and buffers that `forward` changes. Raises DeviceError where memory is short."""
+) -> Signal:
+    """Returns the weights on which null answers fail. Raises TaskError where the task is stochastic or has random state
+    outside the state dict. `changed` are the parameters and buffers that `forward` changes. Raises DeviceError where
+    memory is short."""
     with comparing("the check of the task's answers"):
         answers = Answers(task, reference, secrets, floor)
         answers.check_repeats(changed)
         answers.check_state()
-        answers.check_nulls()
+        return answers.signal()[0]
 
 
 class Answers:
@@ -62,11 +67,12 @@ class Answers:
 
     def __init__(self, task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
         """Requests all answers. Raises TaskError where the task fails."""
-        self._task, self._floor = task, floor
+        self._task, self._floor, self._secrets, self._reference = task, floor, secrets, reference
+        self._scaled = False
         #: eager against the oracle, by output.
         self._own: dict[int, Measured] = {}
         weights, here = secrets.seed(), secrets.seed()
-        reference.draw_weights(weights)
+        reference.draw_weights(weights, scaled=False)
         self._ask_other: Callable[[], list[Any]] = lambda: _eager(reference, secrets.seed(), secrets.seed())
         self._ask: Callable[[], Answer] = lambda: reference.answer(reference.draw_inputs(here), secrets.seed())
         self.other = self._ask_other()
@@ -101,27 +107,52 @@ class Answers:
                 "Register them as parameters or buffers",
             )
 
-    def check_nulls(self) -> None:
-        """Raises TaskError where a null answer passes. An answer to other inputs must pass for several draws of them,
-        since two draws may happen to be alike."""
-        null = self._passing_null()
-        for _ in range(_OTHERS - 1):
-            if null in (None, _ZEROS):
-                break
-            self.drop()
-            self.other = self._ask_other()
-            self.answer = self._ask()
-            self._own.clear()
-            null = self._passing_null()
-        if null is not None:
+    def signal(self) -> tuple[Signal, str]:
+        """Returns the weights on which null answers fail, and a null answer that passes where there are none.
+
+        Weights on which they also fail at the bound of timed outputs come first."""
+        passing = ""
+        for times, found in itertools.product((TIMED, 1.0), (Signal.OWN, Signal.SCALED)):
+            null = self._always_passing(times, scaled=found is Signal.SCALED)
+            if null is None:
+                return found, ""
+            passing = passing or null
+        return Signal.NONE, passing
+
+    def check_nulls(self) -> Signal:
+        """Returns `signal`. Raises TaskError where it is none."""
+        found, null = self.signal()
+        if found is Signal.NONE:
             raise TaskError(
                 f"{self._task.name}: {null} would pass for the answer, so a candidate can't be told from doing nothing",
                 "Let the output depend on the inputs beyond the tolerance, or tighten the task's atol and rtol",
             )
+        return found
 
-    def _passing_null(self) -> str | None:
+    def _always_passing(self, times: float, *, scaled: bool) -> str | None:
+        """Returns a null answer that passes a floor so many times higher. An answer to other inputs must pass for
+        several draws of them, since two draws may happen to be alike."""
+        if scaled is not self._scaled:
+            self._reference.draw_weights(self._secrets.seed(), scaled=scaled)
+            self._scaled = scaled
+            self._ask_all()
+        null = self._passing_null(times)
+        for _ in range(_OTHERS - 1):
+            if null in (None, _ZEROS):
+                break
+            self._ask_all()
+            null = self._passing_null(times)
+        return null
+
+    def _ask_all(self) -> None:
+        self.drop()
+        self.other = self._ask_other()
+        self.answer = self._ask()
+        self._own.clear()
+
+    def _passing_null(self, times: float) -> str | None:
         nulls = _nulls(self.answer, self.other)
-        return next((name for name, make in nulls.items() if self.failure(make()) is None), None)
+        return next((name for name, make in nulls.items() if self.failure(make(), times) is None), None)
 
     def drop_other(self) -> None:
         """Frees the answer to other inputs, which `failure` doesn't need."""
@@ -132,15 +163,16 @@ class Answers:
         self.drop_other()
         self.answer = replace(self.answer, eager=[], policy=[], oracle=[])
 
-    def failure(self, mine: list[Any]) -> str | None:
-        """Returns why these outputs don't pass as the answer, None where they do."""
+    def failure(self, mine: list[Any], times: float = 1.0) -> str | None:
+        """Returns why these outputs don't pass as the answer at a floor so many times higher, None where they do."""
+        floor = times * self._floor
         answer, bounds = self.answer, {"atol": self._task.atol, "rtol": self._task.rtol}
         pairs = zip(mine, answer.eager, answer.policy, answer.oracle, strict=True)
         for index, (c, e, p, o) in enumerate(pairs):
             if index not in self._own:
                 self._own[index] = measure(e, e, p, o, **bounds)
-            reason = first_failure(c, e, p, o, self._own[index], self._floor, **bounds)
-            reason = reason or rule(measure(c, e, p, o, **bounds), self._floor).reason
+            reason = first_failure(c, e, p, o, self._own[index], floor, **bounds)
+            reason = reason or rule(measure(c, e, p, o, **bounds), floor).reason
             if reason:
                 return reason
         return None

@@ -80,6 +80,8 @@ class Reference:
         self.held_bytes: int | None = None
         #: device memory that the last float64 answer took in the worker; None before the first.
         self.oracle_bytes: int | None = None
+        #: whether weights are scaled unless a draw says otherwise.
+        self.scaled = False
 
     @property
     def device(self) -> Device:
@@ -137,11 +139,12 @@ class Reference:
             raise WorkerError("The reference worker drew inputs without a spec", "Run again")
         return drawn
 
-    def draw_weights(self, seed: int | None) -> None:
-        """Draws weights into the masters; with `None` it copies the present ones."""
+    def draw_weights(self, seed: int | None, *, scaled: bool | None = None) -> None:
+        """Draws weights into the masters; with `None` it copies the present ones. `scaled` replaces `self.scaled`."""
         if self.spec.state:
             self._attach(self.weights)
-            self._ask(requests.DrawWeights(seed=seed, into=self.weights.refs))
+            is_scaled = self.scaled if scaled is None else scaled
+            self._ask(requests.DrawWeights(seed=seed, into=self.weights.refs, scaled=is_scaled))
 
     def answer(
         self, spec: Spec, rng: int, *, inputs: Places | None = None, oracle: bool = True, twin: int | None = None

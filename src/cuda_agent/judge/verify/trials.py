@@ -1,15 +1,16 @@
 """Runs trials of one candidate against the reference: fresh inputs, re-drawn weights, poisoned memory.
 
 Trials, in order: `fresh` (the configured number, each with new inputs and new weights in the same storage; the last one
-in new storage and without poison), `in_place` (other inputs in the same storage with the same weights, right after a
-call), and the reference worker's variants of the same shapes (other magnitudes, signs, structure).
+in new storage and without poison; each second one is `other_weights`, see `scaling`), `in_place` (other inputs in the
+same storage with the same weights, right after a call), and the reference worker's variants of the same shapes (other
+magnitudes, signs, structure).
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -31,6 +32,8 @@ Progress = Callable[[str, str], None]
 REGRESSION = "regression"
 #: kinds of trials on inputs as the task draws them.
 PLAIN = ("fresh", "in_place", "new_storage")
+#: the kind of those whose weights are scaled where those of `PLAIN` aren't, and the reverse.
+OTHER_WEIGHTS = "other_weights"
 
 
 class Secrets:
@@ -74,7 +77,8 @@ class Verification:
     candidate: CandidateProcess
     floor: float
     trials: int | None = None
-    _weights_seed: int = 0
+    #: how the weights that are loaded were drawn.
+    _weights: Regression = field(default_factory=lambda: Regression(seed=0, weights_seed=0))
     #: the trial that runs.
     _now: Regression | None = None
     _done: list[_Trial] = field(default_factory=list)
@@ -124,7 +128,7 @@ class Verification:
         options = self.session.options
         trials = options.trials if self.trials is None else self.trials
         last = trials - 1
-        plan: list[Callable[[], bool]] = [partial(self._fresh, i == last and last > 0) for i in range(trials)]
+        plan: list[Callable[[], bool]] = [partial(self._fresh, i, i == last and last > 0) for i in range(trials)]
         plan.insert(1, partial(self._trial, "in_place"))
         spec = self.reference.spec
         plan += [
@@ -133,23 +137,27 @@ class Verification:
         ]
         return plan + [partial(self._regression, known) for known in options.regressions]
 
-    def _fresh(self, new_storage: bool) -> bool:
-        self._new_weights()
-        if not new_storage:
-            return self._trial("fresh")
-        return self._trial("new_storage", inputs=self.candidate.new_inputs(), poison=False)
+    def _fresh(self, index: int, new_storage: bool) -> bool:
+        if new_storage:
+            self._new_weights()
+            return self._trial("new_storage", inputs=self.candidate.new_inputs(), poison=False)
+        other = index % 2 == 1 and bool(self.reference.spec.state)
+        self._new_weights(scaled=self.reference.scaled != other)
+        return self._trial(OTHER_WEIGHTS if other else "fresh")
 
     def _regression(self, known: Regression) -> bool:
-        self._new_weights(known.weights_seed)
+        self._new_weights(known.weights_seed, scaled=known.scaled)
         spec = self.reference.spec
         if known.variant is not None and known.variant not in (*spec.variants, *spec.wide_variants):
             self._dropped.append(f"{REGRESSION}: this judge knows no variant {known.variant!r}")
             return True
         return self._trial(REGRESSION, variant=known.variant, seed=known.seed)
 
-    def _new_weights(self, seed: int | None = None) -> None:
-        self._weights_seed = self.session.secrets.seed() if seed is None else seed
-        self.reference.draw_weights(self._weights_seed)
+    def _new_weights(self, seed: int | None = None, *, scaled: bool | None = None) -> None:
+        seed = self.session.secrets.seed() if seed is None else seed
+        scaled = self.reference.scaled if scaled is None else scaled
+        self._weights = Regression(seed=0, weights_seed=seed, scaled=scaled)
+        self.reference.draw_weights(seed, scaled=scaled)
         self.candidate.load_weights()
 
     def _trial(
@@ -165,7 +173,8 @@ class Verification:
         """Runs a trial. Returns False where nothing can save the candidate."""
         self.session.progress("verify", f"trial {len(self._done) + 1}: {kind.replace('_', ' ')}")
         seed = self.session.secrets.seed() if seed is None else seed
-        self._now = Regression(seed=seed, weights_seed=self._weights_seed, variant=variant)
+        self._now = self._weights.model_copy(update={"seed": seed, "variant": variant})
+        is_optional = variant is not None or kind == OTHER_WEIGHTS
         places = inputs or self.candidate.inputs
         with self._spent.on("reference"):
             spec, dropped = self.reference.draw_variant(seed, variant)
@@ -177,13 +186,13 @@ class Verification:
             with self._spent.on("reference"):
                 answer = self.reference.answer(spec, self.session.secrets.seed())
         except TaskError as error:
-            if variant is None or not self.reference.alive:
+            if not is_optional or not self.reference.alive:
                 raise
             self._dropped.append(f"{kind}: {error.cause}")
             return True
         with self._spent.on("comparison"):
             finite = all_finite(answer.eager)
-        if variant is not None and self._finite and not finite:
+        if is_optional and self._finite and not finite:
             self._dropped.append(f"{kind}: the reference is not finite")
             return True
         self._finite = self._finite and finite
@@ -234,13 +243,14 @@ class Verification:
         return f"forward changed the weight {changed[0]!r}" if changed else ""
 
     def _rulings(self) -> tuple[TrialReport, ...]:
-        plain = [trial for trial in self._done if trial.kind in PLAIN and trial.measured]
-        pooled = (
-            [pool([trial.measured[i] for trial in plain]) for i in range(len(self.reference.spec.outputs))]
-            if plain
-            else []
-        )
-        return tuple(self._report(trial, pooled) for trial in self._done)
+        plain = self._pooled(PLAIN)
+        pooled = {OTHER_WEIGHTS: self._pooled((*PLAIN, OTHER_WEIGHTS))}
+        return tuple(self._report(trial, pooled.get(trial.kind, plain)) for trial in self._done)
+
+    def _pooled(self, kinds: Sequence[str]) -> list[Errors]:
+        """Returns eager's largest errors on each output over the trials of these kinds."""
+        trials = [trial.measured for trial in self._done if trial.kind in kinds and trial.measured]
+        return [pool(list(measured)) for measured in zip(*trials, strict=True)]
 
     def _report(self, trial: _Trial, pooled: list[Errors]) -> TrialReport:
         if not trial.measured:

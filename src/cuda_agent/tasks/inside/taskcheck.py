@@ -49,6 +49,7 @@ from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Runner, share_the_gpu
 from cuda_agent.workers.inside.task.oracle import eager_at_precision, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten
+from cuda_agent.workers.inside.task.scaling import scale_weights
 from cuda_agent.workers.inside.task.taskmemory import give_back, peak_memory
 from cuda_agent.workers.inside.task.taskmodule import (
     load_task_module,
@@ -257,9 +258,11 @@ class TaskCheck:
 
     # The methods of `admission.Answering`.
 
-    def draw_weights(self, seed: int | None) -> None:
+    def draw_weights(self, seed: int | None, *, scaled: bool | None = None) -> None:
         if seed is not None:
             redraw(self._model, seed)
+        if scaled:
+            scale_weights(self._model, lambda: run_forward(self._task, self._model, self._copies()))
 
     def draw_inputs(self, seed: int) -> dict[str, Any]:
         self._drawn = make_inputs(self._task, self._device, seed)

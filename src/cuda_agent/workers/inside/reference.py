@@ -20,6 +20,7 @@ from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.estimate import estimated_bytes
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
+from cuda_agent.workers.inside.task.scaling import scale_weights
 from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
 from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held, reserved_memory
 from cuda_agent.workers.inside.task.taskmodule import (
@@ -150,6 +151,9 @@ class LoadedReference:
     def draw_weights(self, request: requests.DrawWeights) -> Done:
         if request.seed is not None:
             redraw(self._model, request.seed)
+            if request.scaled:
+                inputs = make_inputs(self._task, self._device, request.seed)
+                scale_weights(self._model, lambda: run_forward(self._task, self._model, inputs))
         self._fill(request.into, list(self._state().values()))
         return Done()
 

@@ -80,10 +80,12 @@ class DrawInputs(WorkerRequest[DrawnInputs]):
 
 
 class DrawWeights(WorkerRequest[Done]):
-    """Draws weights (without a seed: takes them as they are) into an arena, in the order of the state dict."""
+    """Draws weights (without a seed: takes them as they are) into an arena, in the order of the state dict. With
+    `scaled`, the signal of the inputs survives on them."""
 
     seed: int | None
     into: TensorRefs
+    scaled: bool = False
 
 
 class Expected(WorkerAnswer):

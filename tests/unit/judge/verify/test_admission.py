@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.verify.admission import Answers
@@ -22,7 +23,7 @@ class _Reference:
         self._others = list(others)
         self._values: dict[int, float] = {}
 
-    def draw_weights(self, seed: int | None) -> None:
+    def draw_weights(self, seed: int | None, *, scaled: bool | None = None) -> None:
         pass
 
     def draw_inputs(self, seed: int) -> Any:
@@ -37,8 +38,11 @@ class _Reference:
         return Answer({}, [value], [value], [value.double()], "float64")
 
 
+_TASK = Task(name="a_task", source="")
+
+
 def _check(reference: _Reference) -> None:
-    Answers(Task(name="a_task", source=""), reference, Secrets(1), 1e-6).check_nulls()
+    Answers(_TASK, reference, Secrets(1), 1e-6).check_nulls()
 
 
 def test_two_draws_may_happen_to_be_alike() -> None:
@@ -49,7 +53,21 @@ def test_two_draws_may_happen_to_be_alike() -> None:
 
 def test_five_that_are_alike_pass_for_the_answer() -> None:
     with pytest.raises(TaskError, match="a constant would pass"):
-        _check(_Reference([1.0, 1.0, 1.0, 1.0, 1.0, 2.0]))
+        _check(_Reference([1.0] * 20 + [2.0]))
+
+
+def test_scaled_weights_tell_what_the_own_ones_hide() -> None:
+    class Fading(_Reference):
+        def draw_weights(self, seed: int | None, *, scaled: bool | None = None) -> None:
+            if scaled:
+                self._values, self._others = {}, [2.0, 0.5]
+
+    assert Answers(_TASK, Fading([1.0] * 9), Secrets(1), 1e-6).signal() == (Signal.SCALED, "")
+
+
+def test_what_only_the_bound_of_timed_outputs_hides_counts_where_scaling_does_not_help() -> None:
+    near = _Reference([1.03] * 20)
+    assert Answers(Task(name="a_task", source="", atol=0.1), near, Secrets(1), 1e-2).signal() == (Signal.OWN, "")
 
 
 def test_zeros_pass_once() -> None:
@@ -59,4 +77,4 @@ def test_zeros_pass_once() -> None:
             return super().answer(spec, rng)
 
     with pytest.raises(TaskError, match="all zeros would pass"):
-        _check(Zeros([3.0]))
+        _check(Zeros([3.0] * 9))
