@@ -18,12 +18,6 @@ from judge_specimens import TASK, eager_only
 
 pytestmark = pytest.mark.integration
 
-NETWORKS = Path(__file__).parents[1] / "data" / "networks"
-_NETWORK_SIGNALS = {
-    "residual": Signal.OWN, "dense": Signal.OWN, "vision": Signal.OWN, "inception": Signal.SCALED,
-    "excite": Signal.SCALED, "mobile": Signal.SCALED, "separable": Signal.SCALED, "squeeze": Signal.SCALED,
-    "vgg": Signal.SCALED,
-}  # fmt: skip
 _MODEL = "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, x):\n        {body}\n"
 _INPUTS = "def get_inputs():\n    return [torch.randn(64, 64)]\n"
 _INIT = "def get_init_inputs():\n    return []\n"
@@ -77,10 +71,6 @@ SIGNALS = {
     # Small, yet told apart by the relative bound of the oracle.
     "single_number": (task("return (x * x).sum()"), Signal.OWN),
     "tiny_values": (task("return x * 1e-12", atol=1e-2), Signal.OWN),
-    **{
-        name: (Task(name=name, source=(NETWORKS / f"{name}.py").read_text()), signal)
-        for name, signal in _NETWORK_SIGNALS.items()
-    },
 }
 
 
