@@ -22,6 +22,11 @@ NETWORKS = {
     "separable": Signal.SCALED,
     "squeeze": Signal.SCALED,
     "vgg": Signal.SCALED,
+    "elman": Signal.OWN,
+    "logsumexp": Signal.OWN,
+    "masked": Signal.OWN,
+    "mixture": Signal.OWN,
+    "sigmoids": Signal.OWN,
 }
 _HONEST = "return super().forward(*inputs)"
 _WRONG = {
