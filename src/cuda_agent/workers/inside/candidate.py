@@ -25,7 +25,7 @@ from cuda_agent.workers.inside.kernels import Kernels, with_kernels
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
-from cuda_agent.workers.inside.task.taskmemory import free_cache
+from cuda_agent.workers.inside.task.taskmemory import LARGE, free_cache
 from cuda_agent.workers.inside.timed import TimedPrograms
 from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs
 from cuda_agent.workers.requests import candidate as requests
@@ -139,6 +139,8 @@ class LoadedCandidate:
             for place, tensor in zip(places, outputs, strict=True):
                 place.copy_(tensor)
         self._earlier = outputs
+        if sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *outputs)) >= LARGE:
+            free_cache(self._context.device)
         return requests.CallResult(
             spec=spec,
             unseen_outputs=operators.unseen(outputs),

@@ -22,7 +22,7 @@ from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
 from cuda_agent.workers.inside.task.scaling import scale_weights
 from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
-from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held, reserved_memory
+from cuda_agent.workers.inside.task.taskmemory import LARGE, free_cache, most_held, reserved_memory
 from cuda_agent.workers.inside.task.taskmodule import (
     load_task_module,
     make_init_inputs,
@@ -37,9 +37,6 @@ from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properti
 from cuda_agent.workers.inside.task.weights import redraw, state_metas
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
 from cuda_agent.workers.requests import reference as requests
-
-#: bytes of a call from which on a task is large.
-LARGE = 256 << 20
 
 
 def create(context: Context) -> Operations:
