@@ -33,7 +33,7 @@ class CandidateProcess:
         try:
             self.weights = self._allocate("candidate-weights", tuple(spec.state.values()))
             self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in spec.outputs])
-            self.inputs = self.new_inputs()
+            self.inputs = self._new_inputs()
         except BaseException:
             self.close()
             raise
@@ -50,9 +50,15 @@ class CandidateProcess:
         self._places.append(places)
         return places
 
-    def new_inputs(self) -> Places:
-        """Makes another arena for inputs, so that they have new storage."""
+    def _new_inputs(self) -> Places:
         return self._allocate("candidate-inputs", self._reference.spec.inputs)
+
+    def move_inputs(self) -> None:
+        """Replaces the inputs' arena, so that they have new storage. Raises WorkerFault, OutOfMemory."""
+        before, self.inputs = self.inputs, self._new_inputs()
+        # The new one is mapped while the old one is, so its address differs.
+        self.worker.attach(self.inputs.arena)
+        self._free(before)
 
     def load(self, candidate: Candidate, library: Path | None) -> None:
         """Writes the snapshot and its library where the worker can read them, and loads both in place of what it held.
@@ -94,7 +100,7 @@ class CandidateProcess:
 
     def renew(self) -> None:
         """Makes inputs and outputs again, after `release`."""
-        self.inputs = self.new_inputs()
+        self.inputs = self._new_inputs()
         self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in self._reference.spec.outputs])
 
     def changed_weights(self) -> list[str]:
@@ -115,11 +121,13 @@ class CandidateProcess:
     def release(self) -> None:
         """Frees the inputs and outputs of verification, since timing has its own."""
         self.ask(requests.ForgetBuffers())
-        for places in self._places:
-            if places is not self.weights:
-                self.worker.detach(places.arena)
-                places.arena.close()
-        self._places = [self.weights]
+        for places in [places for places in self._places if places is not self.weights]:
+            self._free(places)
+
+    def _free(self, places: Places) -> None:
+        self.worker.detach(places.arena)
+        places.arena.close()
+        self._places.remove(places)
 
     def rest(self) -> None:
         """Frees device memory that its worker holds without need. Raises WorkerFault."""

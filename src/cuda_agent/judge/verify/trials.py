@@ -140,7 +140,7 @@ class Verification:
     def _fresh(self, index: int, new_storage: bool) -> bool:
         if new_storage:
             self._new_weights()
-            return self._trial("new_storage", inputs=self.candidate.new_inputs(), poison=False)
+            return self._trial("new_storage", moved=True, poison=False)
         other = index % 2 == 1 and bool(self.reference.spec.state)
         self._new_weights(scaled=self.reference.scaled != other)
         return self._trial(OTHER_WEIGHTS if other else "fresh")
@@ -165,7 +165,7 @@ class Verification:
         kind: str,
         *,
         variant: str | None = None,
-        inputs: Places | None = None,
+        moved: bool = False,
         poison: bool = True,
         kernels: bool = False,
         seed: int | None = None,
@@ -175,12 +175,14 @@ class Verification:
         seed = self.session.secrets.seed() if seed is None else seed
         self._now = self._weights.model_copy(update={"seed": seed, "variant": variant})
         is_optional = variant is not None or kind == OTHER_WEIGHTS
-        places = inputs or self.candidate.inputs
         with self._spent.on("reference"):
             spec, dropped = self.reference.draw_variant(seed, variant)
         if dropped is not None:
             self._dropped.append(dropped)
             return True
+        if moved:
+            self.candidate.move_inputs()
+        places = self.candidate.inputs
         places.arena.copy_from(self.reference.inputs.arena)
         try:
             with self._spent.on("reference"):

@@ -55,6 +55,7 @@ class LoadedCandidate:
         self._context = context
         self.model: Any = None
         self._module: Any = None
+        #: the inputs of the last call, by their places.
         self._inputs: dict[TensorRefs, list[Any]] = {}
         self._earlier: list[Any] = []
         self._weights: dict[str, Any] = {}
@@ -161,7 +162,7 @@ class LoadedCandidate:
 
     def _slot(self, refs: TensorRefs) -> list[Any]:
         if refs not in self._inputs:
-            self._inputs[refs] = self._context.tensors(refs)
+            self._inputs = {refs: self._context.tensors(refs)}
         return self._inputs[refs]
 
     def _check_plain(self, value: Any) -> None:

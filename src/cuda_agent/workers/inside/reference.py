@@ -33,7 +33,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     task_code,
     unload_task_module,
 )
-from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, variant
+from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, vary
 from cuda_agent.workers.inside.task.weights import redraw, state_metas
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
 from cuda_agent.workers.requests import reference as requests
@@ -131,18 +131,19 @@ class LoadedReference:
     def draw_inputs(self, request: requests.DrawInputs) -> requests.DrawnInputs:
         specs = []
         for seed, into in zip(request.seeds, request.into, strict=True):
-            spec, tensors = flatten(make_inputs(self._task, self._device, seed))
-            if request.variant is not None:
-                changed = variant(request.variant, tensors, self._kept(seed), seed)
-                if changed.tensors is None:
-                    return requests.DrawnInputs(dropped="; ".join(changed.reasons)[:500])
-                tensors = changed.tensors
+            spec, tensors = self._drawn(seed)
             if [_shape_and_type(t) for t in tensors] != self._metas:
                 raise TaskError(
                     f"{self._task.name}: get_inputs() returns other shapes or types at each call", "Make them constant"
                 )
             self._fill(into, tensors)
+            del tensors
             specs.append(spec)
+            if request.variant is not None:
+                places, again = self._context.tensors(into), partial(self._drawn_tensors, seed)
+                changed = vary(request.variant, places, self._kept(seed), seed, again)
+                if not changed.is_changed:
+                    return requests.DrawnInputs(dropped="; ".join(changed.reasons)[:500])
         return requests.DrawnInputs(specs=tuple(specs))
 
     def draw_weights(self, request: requests.DrawWeights) -> Done:
@@ -204,10 +205,16 @@ class LoadedReference:
         self._is_wide = False
         return HeldMemory(held_bytes=free_cache(self._context.device))
 
+    def _drawn(self, seed: int) -> tuple[Spec, list[Any]]:
+        return flatten(make_inputs(self._task, self._device, seed))
+
+    def _drawn_tensors(self, seed: int) -> list[Any]:
+        return self._drawn(seed)[1]
+
     def _kept(self, seed: int) -> list[Facts]:
         """Returns the properties of every tensor that hold in three draws."""
         if self._facts is None:
-            draws = (flatten(make_inputs(self._task, self._device, seed + 1 + i))[1] for i in range(3))
+            draws = (self._drawn_tensors(seed + 1 + i) for i in range(3))
             self._facts = properties(draws)
         return self._facts
 

@@ -65,7 +65,7 @@ class LoadTask(WorkerRequest[TaskSpec]):
 
 
 class DrawnInputs(WorkerAnswer):
-    """The specs of the inputs, in order. `dropped` says why a variant doesn't apply; then nothing was written."""
+    """The specs of the inputs, in order. `dropped` says why a variant doesn't apply to them."""
 
     specs: Many[Spec] = ()
     dropped: str | None = None

@@ -44,9 +44,9 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A changed set of inputs. `tensors` is None where nothing could change. `reasons` say what stayed and why."""
+    """Whether any tensor changed, and what stayed and why."""
 
-    tensors: list[Any] | None
+    is_changed: bool
     reasons: tuple[str, ...] = ()
 
 
@@ -57,6 +57,7 @@ def properties(draws: Iterable[Sequence[Any]]) -> list[Facts]:
     for tensors in draws:
         found = [facts(tensor) for tensor in tensors]
         kept = found if kept is None else [old & new for old, new in zip(kept, found, strict=True)]
+        del tensors
     return kept or []
 
 
@@ -78,8 +79,9 @@ def facts(tensor: Any) -> Facts:
         found.add(("infinities", _pattern(~torch.isfinite(tensor))))
     ranges = {"in_unit": low >= 0 and high <= 1, "in_signed_unit": low >= -1 and high <= 1, "non_negative": low >= 0}
     found.update((name, "") for name, holds in ranges.items() if holds)
-    zeros = tensor == 0
-    if bool(zeros.any()):
+    # A mask of the whole is made only where it is needed.
+    if bool(torch.stack([(part == 0).any() for part in pieces(tensor.flatten())]).any()):
+        zeros = tensor == 0
         found.add(("zeros", _pattern(zeros)))
         if bool((zeros | (tensor == 1)).all()):
             found.add(("binary", ""))
@@ -125,10 +127,12 @@ def _pattern(mask: Any) -> str:
     return hashlib.sha256(sums.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
-def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int) -> Variant:
-    """Makes a variant of `KINDS` or `WIDE`. The given tensors don't change; unchanged ones are returned as they are."""
+def vary(
+    kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int, drawn: Callable[[], Sequence[Any]]
+) -> Variant:
+    """Changes the tensors, in place, to a variant of `KINDS` or `WIDE`. `drawn` draws them again, for one that loses a
+    property by its change."""
     change = KINDS.get(kind) or WIDE[kind]
-    result: list[Any] = []
     reasons: list[str] = []
     changed = False
     for index, (tensor, keep) in enumerate(zip(tensors, kept, strict=True)):
@@ -136,24 +140,22 @@ def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int)
         own_seed = seed if kind == "permuted" else seed + 7919 * index
         generator = torch.Generator("cpu").manual_seed(own_seed % 2**63)
         new = change(tensor, keep, generator)
-        broken = keep - facts(new) if new is not None else frozenset()
-        if new is None or broken:
-            result.append(tensor)
-            if broken:
-                reasons.append(
-                    f"{kind}: input tensor {index} {' and '.join(_SAID[name] for name, _ in sorted(broken))}"
-                )
-        else:
-            result.append(new)
-            changed = True
-    if not changed:
-        return Variant(None, tuple(reasons) or (f"{kind}: nothing to change",))
-    return Variant(result, tuple(reasons))
+        if new is None:
+            continue
+        if new is not tensor:
+            tensor.copy_(new)
+            del new
+        broken = keep - facts(tensor)
+        if broken:
+            tensor.copy_(drawn()[index])
+            reasons.append(f"{kind}: input tensor {index} {' and '.join(_SAID[name] for name, _ in sorted(broken))}")
+        changed = changed or not broken
+    return Variant(changed, tuple(reasons) if changed or reasons else (f"{kind}: nothing to change",))
 
 
 def _times_blocks(tensor: Any, factors: Any) -> Any:
-    """Multiplies a fresh tensor's blocks of equal length (the last may be shorter) by their own factors, in place. It
-    needs no temporary of the tensor's size."""
+    """Multiplies a tensor's blocks of equal length (the last may be shorter) by their own factors. A contiguous tensor
+    changes in place and needs no temporary of its size."""
     tensor = tensor.contiguous()
     flat, length = tensor.view(-1), math.ceil(tensor.numel() / factors.numel())
     whole, factors = flat.numel() // length, factors.to(tensor.device, tensor.dtype)
@@ -175,7 +177,7 @@ def _magnitudes(tensor: Any, keep: Facts, generator: Any) -> Any | None:
     largest = 1.0 if names & {"in_unit", "in_signed_unit"} else LARGEST_SCALE
     low, high = math.log(SMALLEST_SCALE), math.log(largest)
     scales = torch.exp(low + (high - low) * torch.rand(_blocks(tensor), generator=generator))
-    return _times_blocks(tensor.clone(), scales)
+    return _times_blocks(tensor, scales)
 
 
 def _signs(tensor: Any, keep: Facts, generator: Any) -> Any | None:
@@ -183,7 +185,7 @@ def _signs(tensor: Any, keep: Facts, generator: Any) -> Any | None:
     if not tensor.is_floating_point() or tensor.numel() < 8:
         return None
     signs = torch.randint(0, 2, (_blocks(tensor),), generator=generator) * 2 - 1
-    return _times_blocks(tensor.abs(), signs)
+    return _times_blocks(tensor.abs_(), signs)
 
 
 def _permuted(tensor: Any, keep: Facts, generator: Any) -> Any | None:
@@ -214,7 +216,7 @@ def _scaled(scale: float) -> Callable[[Any, Facts, Any], Any | None]:
         bound = {name for name, _ in keep} & {"in_unit", "in_signed_unit"}
         if not tensor.is_floating_point() or (bound and scale > 1):
             return None
-        return tensor * scale
+        return tensor.mul_(scale)
 
     return change
 
