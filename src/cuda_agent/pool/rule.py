@@ -12,7 +12,8 @@ card, so each step can run when no other does, and no task waits forever. The re
 steps fit on the card, so no task runs out of memory because of another. A task that is too large for this has the card
 alone.
 
-Requests of equal kind are granted by rank, oldest task first. A waiting clock stops new device steps after `join_s`
+Requests of equal kind are granted by rank, oldest task first. A stay that doesn't fit may be overtaken by smaller ones
+until it has waited `PATIENCE_S` seconds. A waiting clock stops new device steps after `join_s`
 seconds. When the device is free, all clocks that waited then run one after the other.
 """
 
@@ -23,6 +24,9 @@ from enum import StrEnum
 
 #: The seconds in which device steps may still join others while a clock waits.
 JOIN_S = 3.0
+#: The seconds in which a stay that doesn't fit may be overtaken. A large task neither idles the device nor waits
+#: forever.
+PATIENCE_S = 45.0
 
 
 class Kind(StrEnum):
@@ -52,6 +56,8 @@ class QueueRequest:
     task: str
     rank: float = 0.0
     need: Need = Need()
+    #: when it was asked for, by the clock of `QueueRule`'s callers.
+    asked: float = 0.0
 
 
 class QueueRule:
@@ -79,6 +85,7 @@ class QueueRule:
         """Adds a request to the queue. A host step on a CPU becomes a device step."""
         if self._shares_cores and request.kind is Kind.HOST:
             request.kind = Kind.DEVICE
+        request.asked = now
         self._waiting[request.ticket] = request
         return self._grant(now)
 
@@ -102,23 +109,23 @@ class QueueRule:
         return True, self._grant(now)
 
     def _grant(self, now: float) -> list[int]:
-        granted = self._stays() + self._hosts()
+        granted = self._stays(now) + self._hosts()
         while more := self._steps(now):
             granted += more
             if self._running(Kind.CLOCK):
                 break
         return granted
 
-    def _stays(self) -> list[int]:
-        """Grants stays. The first that doesn't fit keeps all later ones waiting, so a large task isn't overtaken
-        forever."""
+    def _stays(self, now: float) -> list[int]:
+        """Grants stays. One that doesn't fit keeps all later ones waiting once its patience is at an end."""
         granted = []
         for request in self._queue(Kind.STAY):
             others = [one.need for one in self._running(Kind.STAY)]
             too_much = self._card is not None and self.promised + request.need.resting > self._card
-            if not self._fits(others, request.need) or (others and too_much):
+            if self._fits(others, request.need) and not (others and too_much):
+                granted.append(self._begin(request))
+            elif request.need.resting > (self._card or 0) or now - request.asked >= PATIENCE_S:
                 break
-            granted.append(self._begin(request))
         return granted
 
     def _hosts(self) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_agent.pool.rule import JOIN_S, Kind, Need, QueueRequest, QueueRule
+from cuda_agent.pool.rule import JOIN_S, PATIENCE_S, Kind, Need, QueueRequest, QueueRule
 
 NOTHING = Need()
 
@@ -73,11 +73,26 @@ def test_memory_is_promised() -> None:
     assert ask(rule, 1, Kind.STAY, "a", need=Need(20, 30)) == [1]
     assert ask(rule, 2, Kind.STAY, "b", need=Need(20, 40)) == [2]
     assert ask(rule, 3, Kind.STAY, "c", rank=1, need=Need(30, 10)) == [], "30 + 40 would not be left for b's step"
-    assert ask(rule, 4, Kind.STAY, "d", rank=2, need=Need(1, 1)) == [], "a large task isn't overtaken"
     assert ask(rule, 5, Kind.DEVICE, "a", need=Need(0, 30)) == [5] and rule.promised == 70
     assert ask(rule, 6, Kind.DEVICE, "b", need=Need(0, 40)) == []
     assert rule.leave(5, 1.0) == [6]
-    assert rule.leave(1, 2.0) == [3, 4]
+    assert rule.leave(1, 2.0) == [3]
+
+
+def test_a_large_task_is_overtaken_for_a_while() -> None:
+    rule = QueueRule(100)
+    assert ask(rule, 1, Kind.STAY, "a", need=Need(20, 40)) == [1]
+    assert ask(rule, 2, Kind.STAY, "b", rank=1, need=Need(50, 10)) == []
+    assert ask(rule, 3, Kind.STAY, "c", rank=2, need=Need(1, 1), now=PATIENCE_S - 1) == [3]
+    assert ask(rule, 4, Kind.STAY, "d", rank=3, need=Need(1, 1), now=PATIENCE_S + 1) == []
+    assert rule.leave(1, PATIENCE_S + 2) == [2, 4]
+
+
+def test_one_that_needs_the_whole_card_is_not_overtaken() -> None:
+    rule = QueueRule(100)
+    assert ask(rule, 1, Kind.STAY, "a", need=Need(20, 40)) == [1]
+    assert ask(rule, 2, Kind.STAY, "huge", rank=1, need=Need(1 << 60)) == []
+    assert ask(rule, 3, Kind.STAY, "c", rank=2, need=Need(1, 1)) == []
 
 
 def test_a_task_that_is_too_large_has_the_card_alone() -> None:
