@@ -27,53 +27,18 @@ from cuda_agent.tasks.crawl.binding import bindings
 from cuda_agent.tasks.crawl.costs import measure, measured
 from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of, serve
 from cuda_agent.tasks.records import Parameter, Port, Seed
+from cuda_agent.tasks.tables import inverted, tables
 
 _IMPLEMENTATIONS = {"attn_implementation": "'eager'", "experts_implementation": "'batched_mm'"}
 #: Some experts copy their weights for every token, so they are tried at small sizes.
 _SMALL_EXPERTS = {"T": 4, "N": 8, "D": 128}
 SMALL = {"B": 2, "T": 16, "S": 12, "D": 256, "N": 32, "H": 8, "W": 8, "G": 4}
-_SIZES = {
-    "B": (2, 4, 8, 16), "T": (512, 1024, 2048, 4096), "S": (256, 512, 1024, 2048), "D": (512, 1024, 2048, 4096),
-    "N": (2048, 4096, 8192, 16384), "H": (28, 32, 56, 64), "W": (28, 32, 56, 64), "G": (8, 16, 32),
-}  # fmt: skip
-_SIZES_IMAGES = {"B": (8, 16, 32), "D": (128, 256, 512)}
-_SIZES_EXPERTS = {"B": (1, 2, 4), "T": (16, 32, 64, 128), "D": (512, 1024, 2048), "N": (16, 32, 64, 128, 256)}
 _TRIES = 160
 _MOST_WEIGHTS = 80_000_000
-#: A size -> the names that families give it.
-_FIELDS = {
-    "D": "hidden_size d_model n_embd embed_dim dim n_embed emb_dim hidden_dim embedding_size",
-    "intermediate_size": "intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner mlp_dim inner_dim "
-    "ffn_hidden_size intermediate_dim dense_intermediate_size",
-    "heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads decoder_attention_heads",
-    "kv_heads": "num_key_value_heads num_kv_heads",
-    "experts": "num_experts num_local_experts n_routed_experts moe_num_experts",
-    "active": "num_experts_per_tok moe_topk moe_k",
-    "expert_size": "moe_intermediate_size expert_ffn_hidden_size shared_expert_intermediate_size",
-    "64": "head_dim d_kv attention_head_dim",
-}
-_SIZE_OF = {name: size for size, names in _FIELDS.items() for name in names.split()}
-_CHOICES = {
-    "intermediate_size": ("4 * D", "2 * D", "3 * D"),
-    "heads": ("D // 64",),
-    "kv_heads": ("D // 128",),
-    "experts": ("16", "32"),
-    "active": ("2",),
-    "expert_size": ("D // 2", "D"),
-}
-_PHRASES = (
-    (r"Rotary|Rope|RoPE|^apply_|^rotate_", "rotary embedding", "rotary position embedding"),
-    (r"Router|Gate$|Gating$", "experts", "router of experts"),
-    (r"Expert|MoE|Moe|MOE", "experts", "mixture of experts"),
-    (r"RMSNorm|T5LayerNorm", "normalization", "RMS normalisation"),
-    (r"Norm", "normalization", "normalisation"),
-    (r"Attention|Attn|Attn$", "attention", "attention"),
-    (r"Gated|Gating|GLU", "gated layer", "gated layer"),
-    (r"MLP|Mlp|FeedForward|FFN|FF$|Dense|Intermediate|Output$", "feed-forward", "feed-forward layer"),
-    (r"Mamba|Mixer|SSM|Delta", "state space", "token mixer"),
-    (r"Conv", "convolution", "convolution block"),
-    (r"", "transformer block", "transformer layer"),
-)
+_TABLES = tables(__file__)
+_SIZES: dict[str, list[int]] = _TABLES["sizes"]
+_SIZE_OF = inverted(_TABLES["fields"])
+_CHOICES: dict[str, list[str]] = _TABLES["choices"]
 
 
 @dataclass(frozen=True)
@@ -197,7 +162,7 @@ def _hidden(item: Any, maker: Maker) -> str:
         return "D"
     if re.search(r"Rotary|Rope|RoPE", item.__name__):
         return "64"
-    names = [name for name in _FIELDS["D"].split() if isinstance(getattr(maker.config, name, None), int)]
+    names = [name for name in _TABLES["fields"]["D"].split() if isinstance(getattr(maker.config, name, None), int)]
     return str(getattr(maker.config, names[0])) if names else "D"
 
 
@@ -209,8 +174,8 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
     )
     parameters = tuple(Parameter(name=name, choices=choices) for name, choices in _CHOICES.items() if name in used)
     text = " ".join([*used, *(choice for parameter in parameters for choice in parameter.choices)])
-    natural = _SIZES | (_SIZES_EXPERTS if maker and "batched_mm" in maker.template else {})
-    natural = natural | (_SIZES_IMAGES if "H" in ports[0].layout.split() else {})
+    natural = _SIZES | (_TABLES["sizes_of_experts"] if maker and "batched_mm" in maker.template else {})
+    natural = natural | (_TABLES["sizes_of_images"] if "H" in ports[0].layout.split() else {})
     sizes = {name: choices for name, choices in natural.items() if re.search(rf"\b{name}\b", text)}
     family, phrase = _kind(item, module)
     own = f"from {module.__name__} import {item.__name__}"
@@ -242,7 +207,7 @@ def _family(module: Any) -> str:
 def _kind(item: Any, module: Any) -> tuple[str, str]:
     """Returns (family of the catalogue, phrase), by the name of the class without its family's."""
     name = item.__name__.removeprefix(_family(module))
-    _, family, phrase = next(entry for entry in _PHRASES if re.search(entry[0], name))
+    family, phrase = next(kind for pattern, *kind in _TABLES["kinds"] if re.search(pattern, name))
     if family == "transformer block" and not re.search(r"[Aa]tt(entio)?n", inspect.getsource(item)):
         return "block", "block"
     return family, phrase

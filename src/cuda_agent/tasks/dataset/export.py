@@ -25,30 +25,10 @@ from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.measurements import Measurements
 from cuda_agent.tasks.records import DatasetTask, Similarity
+from cuda_agent.tasks.tables import tables
 
 #: The name of a column -> its type and its meaning, for the card.
-COLUMNS = {
-    "ops": ("string", "the seeds that the task is made of, in order, as a JSON list"),
-    "data_source": ("string", "`torch#N`: N operators of torch; `transformers#1`: one module of transformers"),
-    "code": ("string", "the task: `Model`, `get_inputs`, `get_init_inputs` (KernelBench's convention)"),
-    "key": ("string", "hash of the code and its tolerances"),
-    "name": ("string", "a readable name, unique"),
-    "composer": ("string", "the composer"),
-    "seed": ("int64", "the seed of the composer's random choices"),
-    "number": ("int64", "its place in the composer's stream; with `seed` it reproduces the task"),
-    "flops": ("double", "operations of one forward pass in eager"),
-    "bytes": ("double", "bytes that eager's kernels read and write in it"),
-    "predicted_us": ("double", "predicted eager time, µs"),
-    "eager_us": ("double", "measured eager time, µs"),
-    "eager_low_us": ("double", "lower end of its 95 % interval, µs"),
-    "eager_high_us": ("double", "upper end of its 95 % interval, µs"),
-    "peak_memory_bytes": ("int64", "of one eager call, weights and inputs included"),
-    "stack": ("string", "hash of the hardware and software that it was measured on"),
-    "graph_hash": ("string", "of the operator graph with shapes abstracted"),
-    "graph_operators": ("string", "operators of the graph, as a JSON list"),
-    "similarity": ("double", "to the nearest evaluation task, of syntax trees, 0 to 1"),
-    "split": ("string", "train, validation or test, by operator graph"),
-}
+COLUMNS: dict[str, tuple[str, str]] = {name: tuple(about) for name, about in tables(__file__).items()}
 
 
 @dataclass(frozen=True)
