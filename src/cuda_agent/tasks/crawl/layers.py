@@ -1,4 +1,4 @@
-"""Tries layers of transformers: `python -m cuda_agent.tasks.crawl.layers JOBS RESULTS FIRST`, inside a sandbox.
+"""Tries layers of transformers inside a sandbox.
 
 A class becomes a seed when it runs with some configuration and inputs. The sizes come from the settings that its
 constructor reads, and the inputs from the arguments of its `forward`. Candidates are tried on meta tensors.
@@ -10,22 +10,20 @@ import contextlib
 import importlib
 import inspect
 import itertools
-import logging
 import re
-import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
 from cuda_agent.tasks.crawl.arguments import Argument, arguments_of, constructor_values
 from cuda_agent.tasks.crawl.binding import bindings
 from cuda_agent.tasks.crawl.costs import measure, measured
-from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of, serve
+from cuda_agent.tasks.crawl.serving import serving
+from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of
 from cuda_agent.tasks.records import Parameter, Port, Seed
 from cuda_agent.tasks.tables import inverted, tables
 
@@ -52,8 +50,6 @@ class Maker:
 
 
 def _config_classes(module: Any, annotated: Any) -> list[Any]:
-    from transformers import PreTrainedConfig
-
     found = [item for item in vars(module).values() if inspect.isclass(item) and issubclass(item, PreTrainedConfig)]
     mine = [item for item in found if item is not PreTrainedConfig]
     named = annotated.__name__ if inspect.isclass(annotated) else str(annotated)
@@ -265,8 +261,6 @@ def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
 @contextlib.contextmanager
 def _implementations() -> Iterator[set[str]]:
     """Records which settings that choose an implementation are read in this block."""
-    from transformers import PreTrainedConfig
-
     asked: set[str] = set()
     kept = {name: vars(PreTrainedConfig)[f"_{name}"] for name in _IMPLEMENTATIONS}
 
@@ -342,7 +336,4 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
     return {"seed": seed.model_dump(mode="json"), "graph": graph}
 
 
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+create = serving(outcome)

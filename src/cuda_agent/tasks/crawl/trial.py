@@ -1,18 +1,12 @@
-"""Tries seeds: `python -m cuda_agent.tasks.crawl.trial JOBS RESULTS FIRST`, inside a sandbox.
+"""Tries a seed inside a sandbox.
 
-A seed is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
-other inputs and on meta tensors. Every job writes a line when it begins and one when it ends, so that the parent knows
-which job never ended.
+It is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
+other inputs and on meta tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
-import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cuda_agent.tasks.crawl.binding import Binding, bindings, unbound
+from cuda_agent.tasks.crawl.serving import serving
 from cuda_agent.tasks.records import Seed
 
 
@@ -197,16 +192,4 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
         return {"reason": f"fails: {type(error).__name__}: {first[0] if first else ''}"[:300]}
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], jobs: Path, results: Path, first: int) -> None:
-    """Answers the jobs from number `first` on."""
-    torch.set_num_threads(1)
-    with jobs.open() as wanted, results.open("a", buffering=1) as stream:
-        for number, line in enumerate(wanted):
-            if number >= first:
-                stream.write(json.dumps({"number": number}) + "\n")
-                stream.write(json.dumps({"number": number, **answer(json.loads(line))}) + "\n")
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+create = serving(outcome)
