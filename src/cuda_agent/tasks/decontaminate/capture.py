@@ -20,22 +20,17 @@ _STEP = 25
 def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
     """Returns a function that captures graphs on `device`, each task in its own process with at most `memory_mib`."""
 
-    def capture(
-        sources: Sequence[TaskSource], say: Callable[[str], None]
-    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def capture(sources: Sequence[TaskSource], say: Callable[[str], None]) -> Mapping[str, str]:
         graphs: dict[str, str] = {}
-        reasons: dict[str, str] = {}
         with task_zygote(device, level, memory_mib) as zygote:
             for number, source in enumerate(sources, 1):
-                key = source_id(source.text)
                 try:
-                    graphs[key] = _captured(zygote, source, device, memory_mib)
+                    graphs[source_id(source.text)] = _captured(zygote, source, device, memory_mib)
                 except NotCaptured as failed:
-                    reasons[key] = " ".join(str(failed).split())[:300]
-                    say(f"{source.name} has no graph: {reasons[key]}")
+                    say(f"{source.name} has no graph: {' '.join(str(failed).split())[:300]}")
                 if number % _STEP == 0 or number == len(sources):
                     say(f"{number} of {len(sources)} graphs of evaluation tasks")
-        return graphs, reasons
+        return graphs
 
     return capture
 
