@@ -9,9 +9,8 @@ import pytest
 
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Device
-from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.reading import TaskSource
-from cuda_agent.tasks.decontaminate.references import read_fingerprints, source_id
+from cuda_agent.tasks.decontaminate.references import capturing, read_fingerprints, source_id
 from cuda_agent.tasks.records import Measurement, Similarity
 from cuda_agent.tasks.store import append, read_lines
 from cuda_agent.workspace.sandbox import resolve_level

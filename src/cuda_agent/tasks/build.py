@@ -40,10 +40,9 @@ from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
 from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
-from cuda_agent.tasks.decontaminate.capture import capturing
-from cuda_agent.tasks.decontaminate.references import EvaluationTask, load_references
+from cuda_agent.tasks.decontaminate.references import EvaluationTask, capturing, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
-from cuda_agent.tasks.filter.funnel import write_funnel
+from cuda_agent.tasks.filter.funnel import funnel
 from cuda_agent.tasks.filter.measurements import Measurements, merge, read_all, read_measured
 from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
 from cuda_agent.tasks.filter.run import filter_folder
@@ -230,7 +229,7 @@ def _round(
     )
     compared.write(folder)
     later = {line.task_key: line.finding for line in compared.lines if line.finding is not None}
-    write_funnel(folder, tasks, measured.by_key, later)
+    funnel(tasks, measured.by_key, later).write(folder)
     chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
     if chosen is None:
         return _Round(compared.account.kept, unmeasured, None)

@@ -3,7 +3,7 @@ were left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from cuda_agent.core.errors import UsageError, WorkerError
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.families import listed
 from cuda_agent.tasks.crawl.trials import TrialOptions, run_jobs, try_entries
-from cuda_agent.tasks.crawl.versions import marked
 from cuda_agent.tasks.records import LeftOut, Seed
 from cuda_agent.tasks.store import write_lines
+from cuda_agent.tasks.tables import tables
 
 SEEDS_FILE = "seeds.jsonl"
 LEFT_OUT_FILE = "left_out.jsonl"
@@ -108,6 +108,18 @@ def crawl(libraries: Sequence[str], options: TrialOptions) -> Crawl:
     return Crawl(
         marked(seed for part in found for seed in part.seeds), tuple(item for part in found for item in part.left_out)
     )
+
+
+def marked(seeds: Iterable[Seed]) -> tuple[Seed, ...]:
+    """Returns the seeds, each with the oldest version of its library that has it, as listed in `crawl.yaml`."""
+    return tuple(seed.model_copy(update={"needs": _needs(seed)}) for seed in seeds)
+
+
+def _needs(seed: Seed) -> dict[str, str]:
+    for version, names in tables(__file__).get(seed.library, {}).items():
+        if seed.name in names or seed.name.split(".")[0] in names:
+            return {seed.library: version}
+    return {}
 
 
 _CRAWLERS = {"torch": crawl_torch, "transformers": crawl_transformers}

@@ -10,18 +10,16 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
 from cuda_agent.tasks.crawl.catalogue import SMALL, SMALL_LEADING
 from cuda_agent.tasks.crawl.serving import serving
 from cuda_agent.tasks.crawl.trial import Unfit, attempt, tensors
 from cuda_agent.tasks.records import Port, Seed, Values
+from cuda_agent.tasks.tables import tables
 
 _SPACES = ("torch.nn", "torch.nn.functional", "torch", "torch.Tensor", "torch.special", "torch.linalg", "torch.fft")
 _PREFIX = {"torch.nn": "nn", "torch.nn.functional": "F", "torch.Tensor": "Tensor"}
@@ -163,17 +161,11 @@ def _function_outcome(full: str) -> dict[str, Any]:
     return {"reason": reason}
 
 
-@cache
-def _written() -> dict[str, str]:
-    pages: dict[str, str] = yaml.safe_load(Path(__file__).with_name("left_out.yaml").read_text())
-    return pages
-
-
 def outcome(job: dict[str, Any]) -> dict[str, Any]:
     """Returns {"names": …} for {"list": true}, and for {"name": …} a {"seed": …, "graph": …} or {"reason": …}."""
     if job.get("list"):
         return {"names": names()}
-    written = next((reason for pattern, reason in _written().items() if fnmatch(job["name"], pattern)), None)
+    written = next((reason for pattern, reason in tables(__file__).items() if fnmatch(job["name"], pattern)), None)
     if written is not None:
         return {"reason": written}
     space, _, name = job["name"].rpartition(".")

@@ -11,17 +11,23 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationError
 
+from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import StoreError, TaskError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.records import Task
+from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources
 from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
 from cuda_agent.tasks.store import write_lines
+from cuda_agent.workers.zygote import Zygote
 
 #: The shingles of a file without a statement.
 _EMPTY = 2
+#: The number of captured graphs between reports of progress.
+_STEP = 25
 Say = Callable[[str], None]
 #: Returns source digest -> graph hash, for the sources that have a graph.
 Capture = Callable[[Sequence[TaskSource], Say], Mapping[str, str]]
@@ -105,6 +111,32 @@ def _prepared(sources: Sequence[TaskSource], capture: Capture | None, say: Say) 
         EvaluationTask(source.name, bag, graphs.get(source_id(source.text)))
         for source, bag in zip(sources, bags, strict=True)
     ]
+
+
+def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
+    """Returns a function that captures graphs on `device`, each task in its own process with at most `memory_mib`."""
+
+    def capture(sources: Sequence[TaskSource], say: Say) -> Mapping[str, str]:
+        graphs: dict[str, str] = {}
+        with task_zygote(device, level, memory_mib) as zygote:
+            for number, source in enumerate(sources, 1):
+                try:
+                    graphs[source_id(source.text)] = _captured(zygote, source, device, memory_mib)
+                except NotCaptured as failed:
+                    say(f"{source.name} has no graph: {' '.join(str(failed).split())[:300]}")
+                if number % _STEP == 0 or number == len(sources):
+                    say(f"{number} of {len(sources)} graphs of evaluation tasks")
+        return graphs
+
+    return capture
+
+
+def _captured(zygote: Zygote, source: TaskSource, device: Device, memory_mib: int) -> str:
+    task = Task(name=Path(source.name).stem, source=source.text)
+    try:
+        return graphhash.graph_hash(capture_graph(zygote, task, device, memory_mib))
+    except (KeyError, RecursionError) as error:
+        raise NotCaptured(f"its graph has no hash: {error}") from None
 
 
 def is_fingerprints(path: Path) -> bool:
