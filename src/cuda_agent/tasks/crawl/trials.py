@@ -15,7 +15,7 @@ from typing import Any
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.tasks.captured import task_zygote
 from cuda_agent.tasks.crawl.catalogue import SMALL_LEADING, Entry
-from cuda_agent.workers.process import Fault, WorkerFault
+from cuda_agent.workers.process import WorkerFault
 from cuda_agent.workers.requests import FaultKind, WorkerAnswer, WorkerRequest
 from cuda_agent.workers.zygote import Zygote
 
@@ -58,18 +58,16 @@ def _run_part(jobs: Jobs, options: TrialOptions, zygote: Zygote) -> list[dict[st
             answer = fork.request(CrawlJob(job=json.dumps(job)), timeout_s=options.limit_s)
             outcomes.append(json.loads(answer.outcome))
         except WorkerFault as error:
-            outcomes.append({"reason": _reason(error.fault, options.limit_s)})
+            late = error.fault.kind is FaultKind.DEADLINE
+            ending = (
+                f"ran for more than {options.limit_s:.0f} s" if late else f"ended its process ({error.fault.reason})"
+            )
+            outcomes.append({"reason": ending})
             fork.end()
             fork = zygote.fork()
         if number % _SAY_EVERY == 0 or number == len(jobs):
             options.say(f"{number} of {len(jobs)} tried")
     return outcomes
-
-
-def _reason(fault: Fault, limit_s: float) -> str:
-    if fault.kind is FaultKind.DEADLINE:
-        return f"ran for more than {limit_s:.0f} s"
-    return f"ended its process: {fault.reason.removeprefix(f'{CrawlJob.__name__}: ')}"
 
 
 def default_workers() -> int:
