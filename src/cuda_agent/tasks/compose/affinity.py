@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-from cuda_agent.tasks.compose.layouts import names_of
 from cuda_agent.tasks.compose.pointless import EXTREMES, pointless
+from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed
 from cuda_agent.tasks.tables import tables
 
@@ -86,7 +86,7 @@ def commonness(seed: Seed) -> float:
 def domain(seeds: Sequence[Seed]) -> str:
     """Returns the kind of data in a chain: `image` (of two or three dimensions), `signal` (or with `time first`),
     `heads` of attention, or `rows` of features."""
-    names = {name for seed in seeds for name in names_of(seed.ports[0].layout)}
+    names = {name for seed in seeds for name in names_in(seed.ports[0].layout)}
     if any(seed.ports[0].layout.startswith("L ") for seed in seeds):
         return "time first"
     return "image" if {"H", "W"} <= names else "signal" if {"C", "L"} <= names else "heads" if "G" in names else "rows"

@@ -12,8 +12,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, names_of, value, variables
-from cuda_agent.tasks.expressions import fill, placeholders
+from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, value
+from cuda_agent.tasks.expressions import fill, names_in, placeholders
 from cuda_agent.tasks.records import Seed
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Link:
     @property
     def free(self) -> tuple[str, ...]:
         """The dimensions that the tensor before doesn't determine, in order."""
-        given = {*names_of(self.seed.ports[0].layout), *(item.name for item in self.seed.parameters)}
-        names = dict.fromkeys(name for port in self.seed.ports[1:] for name in names_of(port.layout))
-        names |= dict.fromkeys(name for port in self.seed.ports for name in variables(port.high or "0"))
+        given = {*names_in(self.seed.ports[0].layout), *(item.name for item in self.seed.parameters)}
+        names = dict.fromkeys(name for port in self.seed.ports[1:] for name in names_in(port.layout))
+        names |= dict.fromkeys(name for port in self.seed.ports for name in names_in(port.high or "0"))
         return tuple(name for name in names if name not in given)
 
 
@@ -56,7 +56,7 @@ class Plan:
 
     def unknowns(self) -> tuple[tuple[int, str], ...]:
         """Returns (position, name) of every size that must be chosen: first those of the first tensor."""
-        first = (*self.lead, *names_of(self.links[0].seed.ports[0].layout))
+        first = (*self.lead, *names_in(self.links[0].seed.ports[0].layout))
         given = {(0, name): None for name in first}
         given |= {(position, name): None for position, link in enumerate(self.links) for name in link.free}
         return tuple(given)
@@ -88,7 +88,7 @@ def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[ChainStep, 
     import torch
 
     first = plan.links[0].seed.ports[0]
-    names = {name: sizes[0, name] for name in names_of(first.layout)}
+    names = {name: sizes[0, name] for name in names_in(first.layout)}
     before = tuple(sizes[0, name] for name in plan.lead)
     current = torch.empty(concrete(first.layout, names, before), dtype=_dtype(first.dtype), device="meta")
     steps: list[ChainStep] = []
@@ -232,11 +232,9 @@ def _imported(lines: tuple[str, ...]) -> dict[str, Any]:
 def _tensors(made: Any) -> list[torch.Tensor]:
     """Returns the tensors in a call's result, in order."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    if isinstance(made, torch.Tensor):
-        return [made]
-    items = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -10,10 +10,10 @@ from typing import Any
 
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.chain import ChainStep, used_names
-from cuda_agent.tasks.compose.layouts import Unsolvable, leading, names_of, variables
+from cuda_agent.tasks.compose.layouts import Unsolvable, leading
 from cuda_agent.tasks.compose.sizes import word_for
 from cuda_agent.tasks.compose.sizing import Sized
-from cuda_agent.tasks.expressions import dimensions
+from cuda_agent.tasks.expressions import dimensions, names_in
 from cuda_agent.tasks.records import Port, Seed
 from cuda_agent.tasks.tables import tables
 
@@ -82,7 +82,7 @@ def name(sized: Sized) -> Names:
     names = Names()
     symbols = {key: names.add(word, sized.sizes[key]) for key, word in sized.named.items() if key[0] == 0}
     first = sized.plan.links[0].seed.ports[0]
-    letters = {letter: symbols[0, letter] for letter in names_of(first.layout)}
+    letters = {letter: symbols[0, letter] for letter in names_in(first.layout)}
     lead = [symbols[0, word] for word in sized.plan.lead]
     shape = [*lead, *(_written(text, letters) for text in dimensions(first.layout)[1])]
     names.first_shape = tuple(constant(text) for text in shape)
@@ -138,7 +138,7 @@ def _step(
         elif _SIZE.match(parameter.name) and type(size) is int:
             texts[parameter.name] = _parameter(names, parameter.name, size)
             sizes.add(parameter.name)
-        elif not choice.isidentifier() and (used := variables(choice)) and all(item in known for item in used):
+        elif not choice.isidentifier() and (used := names_in(choice)) and all(item in known for item in used):
             texts[parameter.name] = _written(choice, known)
         else:
             texts[parameter.name] = literal(size)
@@ -188,12 +188,12 @@ def _rename(names: Names, old: str, new: str) -> None:
 
 
 def _dimensions(seed: Seed) -> list[str]:
-    return list(dict.fromkeys(item for port in seed.ports for item in names_of(port.layout)))
+    return list(dict.fromkeys(item for port in seed.ports for item in names_in(port.layout)))
 
 
 def _shape(port: Port, texts: dict[str, str], step: ChainStep, before: Sequence[str]) -> tuple[str, ...]:
     starred, named = dimensions(port.layout)
-    written = {item: texts.get(item, str(step.names[item])) for text in named for item in variables(text)}
+    written = {item: texts.get(item, str(step.names[item])) for text in named for item in names_in(text)}
     found = [constant(_written(text, written)) for text in named]
     if any(text.isdecimal() and int(text) > _PLAIN and text not in named for text in (*found, *before)):
         raise Unsolvable("an input has a size without a name")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cuda_agent.tasks.compose.chain import Plan
-from cuda_agent.tasks.compose.layouts import names_of
+from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed
 from cuda_agent.tasks.tables import tables
 
@@ -50,7 +50,7 @@ def word_for(seed: Seed, name: str) -> str:
     own = _BY_OPERATOR.get(seed.operator, {}).get(name)
     if own is not None:
         return own
-    first = names_of(seed.ports[0].layout)
+    first = names_in(seed.ports[0].layout)
     if "H" in first and "W" in first and name in _IMAGE:
         return _IMAGE[name]
     if "L" in first and "C" in first and name in _SIGNAL:
@@ -79,7 +79,7 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
     found = {}
     for position, name in plan.unknowns():
         found[position, name] = name if name in plan.lead else word_for(plan.links[position].seed, name)
-    named = names_of(plan.links[0].seed.ports[0].layout)
+    named = names_in(plan.links[0].seed.ports[0].layout)
     if named and plan.lead[-1:] == ("height",):
         # The last dimension is the width of an image, or the length of a signal, whatever the operator calls it.
         found[0, named[-1]] = "width"
@@ -146,12 +146,12 @@ def lead_for(layout: str, following: Sequence[Seed], rng: random.Random) -> tupl
     accept it: images before a 2-D convolution, rows or sequences before a linear layer."""
     settled = next((seed for seed in following if not seed.ports[0].layout.startswith("*")), None)
     if settled is not None:
-        wanted = [word_for(settled, name) for name in names_of(settled.ports[0].layout)]
-        named = next(seed for seed in following if names_of(seed.ports[0].layout))
+        wanted = [word_for(settled, name) for name in names_in(settled.ports[0].layout)]
+        named = next(seed for seed in following if names_in(seed.ports[0].layout))
         if named is not settled and wanted[-1] not in ("width", "head_dim"):
             # An operator between them may change the last dimension.
-            wanted[-1:] = [word_for(named, names_of(named.ports[0].layout)[-1])]
-        return tuple(wanted if layout == "*" else wanted[: max(0, len(wanted) - len(names_of(layout)))])
+            wanted[-1:] = [word_for(named, names_in(named.ports[0].layout)[-1])]
+        return tuple(wanted if layout == "*" else wanted[: max(0, len(wanted) - len(names_in(layout)))])
     if layout == "*":
         last = any(seed.ports[0].layout.startswith("* ") for seed in following)
         shapes = [("rows", "features"), ("batch", "length", "hidden")]

@@ -288,9 +288,9 @@ def _without_idle_settings(seed: Seed) -> Seed:
         return seed
     scope, binding = scope_of(seed), next(bindings(seed, small_sizes(seed), ()))
     with torch.device("meta"), torch.no_grad():
-        layer = eval(binding.constructor() or "", scope).eval()
+        layer = binding.layer(scope)
         with _implementations() as used:
-            eval(binding.call(), scope | binding.inputs("meta") | {"layer": layer})
+            binding.call(scope, layer, binding.inputs("meta"))
     for name, value in _IMPLEMENTATIONS.items():
         if name not in used:
             made = re.sub(rf"(, )?{name}={value}", "", made).replace("(, ", "(")

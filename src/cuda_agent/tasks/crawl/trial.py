@@ -54,23 +54,22 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _layer(binding: Binding, scope: dict[str, Any], device: str) -> Any:
-    source = binding.constructor()
-    if source is None:
-        return None
     torch.manual_seed(0)
     with torch.device(device):
-        layer = eval(source, scope)
+        layer = binding.layer(scope)
+        if layer is None:
+            return None
         if binding.seed.initialize:
             exec("\n".join(binding.seed.initialize).replace("{layer}", "layer"), scope | {"layer": layer})
     if any(torch.nn.parameter.is_lazy(item) for item in (*layer.parameters(), *layer.buffers())):
         raise Unfit("lazy: its weights take their shape from the first input")
-    return layer.eval()
+    return layer
 
 
 def _run(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor], state: int) -> Any:
     torch.manual_seed(state)
     with torch.no_grad():
-        return eval(binding.call(), scope | inputs | {"layer": layer})
+        return binding.call(scope, layer, inputs)
 
 
 def _inputs(binding: Binding, state: int, device: str = "cpu") -> dict[str, torch.Tensor]:
@@ -105,16 +104,12 @@ def _judge_chance(
     """
     with _Seen() as seen:
         outputs = _run(binding, scope, layer, inputs, 1)
-    if not torch.equal(torch.Generator().manual_seed(1).get_state(), _state_after(binding, scope, layer, inputs)):
+    _run(binding, scope, layer, inputs, 1)
+    if not torch.equal(torch.Generator().manual_seed(1).get_state(), torch.get_rng_state()):
         raise Unfit(f"stochastic: {seen.random[0] if seen.random else 'it'} draws random numbers")
     if not _same(outputs, _run(binding, scope, layer, inputs, 2)):
         raise Unfit("stochastic: two runs from different states of the generator differ")
     return outputs, seen
-
-
-def _state_after(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    _run(binding, scope, layer, inputs, 1)
-    return torch.get_rng_state()
 
 
 def _meta(binding: Binding, scope: dict[str, Any], seen: _Seen) -> Any:
