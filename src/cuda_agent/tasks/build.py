@@ -108,16 +108,6 @@ class Build:
     splits: dict[str, int]
 
 
-@dataclass(frozen=True)
-class _Round:
-    """What the stages left of the first candidates. `unmeasured` counts those without a measurement. `chosen` is None
-    where they aren't enough for a dataset."""
-
-    kept: int
-    unmeasured: int
-    chosen: Chosen | None
-
-
 def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
     """Builds a dataset. `recorded` is a file of measurements, or the name of a stack with measurements in the folder
     (see `tasks filter`). With it nothing is measured, and candidates without a measurement are left out.
@@ -162,22 +152,21 @@ def _build(
     most = options.most_candidates or 3 * options.tasks
     count = min(most, options.candidates or math.ceil(_FIRST * options.tasks))
     while True:
-        made = _round(options, count, measure, references, say)
-        if made.chosen is not None:
-            splits = export(folder, folder / EXPORT_FOLDER, made.chosen)
-            return Build(folder, count, made.unmeasured, made.kept, splits)
-        if made.unmeasured:
+        kept, unmeasured, chosen = _round(options, count, measure, references, say)
+        if chosen is not None:
+            return Build(folder, count, unmeasured, kept, export(folder, folder / EXPORT_FOLDER, chosen))
+        if unmeasured:
             raise UsageError(
-                f"{made.unmeasured} of {count} candidates have no recorded measurement, too few are left",
+                f"{unmeasured} of {count} candidates have no recorded measurement, too few are left",
                 "Give --recorded measurements of all candidates, or measure here (without --recorded)",
             )
-        say("build", f"{made.kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
+        say("build", f"{kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
         if count >= most:
             raise TaskError(
-                f"Of {count} candidates {made.kept} are left, too few for {options.tasks} at the published shares",
+                f"Of {count} candidates {kept} are left, too few for {options.tasks} at the published shares",
                 "See funnel.json for the most frequent failure, or raise most_candidates",
             )
-        count = min(most, _next_count(count, made.kept, options.tasks))
+        count = min(most, _next_count(count, kept, options.tasks))
 
 
 def _recorded(folder: Path, name: str) -> Measurements:
@@ -209,9 +198,9 @@ def _round(
     measure: Callable[[int], Measurements],
     references: Sequence[EvaluationTask],
     say: Say,
-) -> _Round:
+) -> tuple[int, int, Chosen | None]:
     """Runs all stages on the candidates with numbers below `count`, even where the folder has more, so that a restarted
-    build has the same rounds."""
+    build has the same rounds. Returns how many are left, how many aren't measured, and the dataset if it is enough."""
     folder = options.folder
     _compose(options, count, lambda text: say("compose", text))
     measured = measure(count)
@@ -228,13 +217,12 @@ def _round(
         say=lambda text: say("decontaminate", text),
     )
     compared.write(folder)
-    later = {line.task_key: line.finding for line in compared.lines if line.finding is not None}
+    lines = {line.task_key: line for line in compared.lines}
+    later = {key: line.finding for key, line in lines.items() if line.finding is not None}
     funnel(tasks, measured.by_key, later).write(folder)
     chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
-    if chosen is None:
-        return _Round(compared.account.kept, unmeasured, None)
-    lines = {line.task_key: line for line in compared.lines}
-    return _Round(compared.account.kept, unmeasured, Chosen(chosen, measured, lines, compared.account))
+    made = None if chosen is None else Chosen(chosen, measured, lines, compared.account)
+    return compared.account.kept, unmeasured, made
 
 
 def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:

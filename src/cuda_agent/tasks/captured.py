@@ -49,10 +49,7 @@ def capture_graph(zygote: Zygote, task: Task, device: Device, memory_mib: int = 
     """Returns the graph. Raises NotCaptured, WorkerError."""
     limit = memory_mib << 20
     opening = OpenTask(
-        name=task.name,
-        source=task.source,
-        atol=task.atol,
-        rtol=task.rtol,
+        task=task,
         seed=0,
         device=device,
         memory_bytes=limit,

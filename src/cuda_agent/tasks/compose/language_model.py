@@ -58,20 +58,17 @@ class RecordedAnswers:
         endpoint."""
         parts = (part for message in messages for part in (message["role"], message["content"]))
         digest = digest_text(self._model, *parts)
-        if digest not in self._known:
-            self._known[digest] = self._asked(messages, digest)
-        return self._known[digest]
-
-    def _asked(self, messages: Sequence[Message], digest: str) -> str:
+        if digest in self._known:
+            return self._known[digest]
         if self._client is None:
             raise UsageError(f"{self._path} has no answer to this request", "Give an endpoint for new answers")
         try:
             reply = self._client.complete(ChatRequest(messages))
         except ContextExceeded as error:
             raise PolicyError(f"The model's context is too small ({error})", "Use a model with a longer one") from None
-        usage = reply.usage
-        answer = RecordedAnswer(request_digest=digest, text=reply.text, tokens_in=usage.read, tokens_out=usage.written)
-        append(self._path, [answer])
+        read, written = reply.usage.read, reply.usage.written
+        append(self._path, [RecordedAnswer(request_digest=digest, text=reply.text, tokens_in=read, tokens_out=written)])
+        self._known[digest] = reply.text
         return reply.text
 
 

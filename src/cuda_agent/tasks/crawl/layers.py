@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -57,20 +58,17 @@ def _config_classes(module: Any, annotated: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _recorded(config: Any) -> Iterator[dict[str, None]]:
-    """Records the names that are read from `config` in this block, in order."""
-    kind, reads = type(config), dict[str, None]()
-    original: Any = kind.__getattribute__
+def _recorded(kind: Any) -> Iterator[dict[str, None]]:
+    """Records the names that are read from configurations of a class in this block, in order."""
+    reads = dict[str, None]()
+    original = kind.__getattribute__
 
     def recording(own: Any, name: str) -> Any:
         reads[name] = None
         return original(own, name)
 
-    config.__class__ = type(kind.__name__, (kind,), {"__getattribute__": recording})
-    try:
+    with mock.patch.object(kind, "__getattribute__", recording):
         yield reads
-    finally:
-        config.__class__ = kind
 
 
 def _settings(config: Any, reads: dict[str, None]) -> dict[str, str]:
@@ -97,7 +95,7 @@ def _config_makers(cls: Any, module: Any, config_class: Any, slot: str, others: 
     values = {name: eval(re.sub(r"\{\w+\}", "256", value)) for name, value in others.items()}
     config = config_class(attn_implementation="eager", experts_implementation="batched_mm")
     try:
-        with _recorded(config) as reads, torch.device("meta"):
+        with _recorded(config_class) as reads, torch.device("meta"):
             cls(**{slot or "config": config, **values})
     except Exception as error:  # noqa: BLE001 - this configuration isn't for this class
         raise Unfit(f"can't be made from {config_class.__name__}: {_line(error)}") from None
@@ -258,29 +256,6 @@ def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
     raise Unfit(f"fails with all inputs that were tried; the first: {problem}")
 
 
-@contextlib.contextmanager
-def _implementations() -> Iterator[set[str]]:
-    """Records which settings that choose an implementation are read in this block."""
-    asked: set[str] = set()
-    kept = {name: vars(PreTrainedConfig)[f"_{name}"] for name in _IMPLEMENTATIONS}
-
-    def watched(name: str, own: property) -> property:
-        def read(config: Any) -> Any:
-            asked.add(name)
-            assert own.fget is not None
-            return own.fget(config)
-
-        return property(read, own.fset)
-
-    for name, own in kept.items():
-        setattr(PreTrainedConfig, f"_{name}", watched(name, own))
-    try:
-        yield asked
-    finally:
-        for name, own in kept.items():
-            setattr(PreTrainedConfig, f"_{name}", own)
-
-
 def _without_idle_settings(seed: Seed) -> Seed:
     """Returns the seed without the choices of implementations that its layer doesn't read."""
     made = seed.constructor
@@ -289,10 +264,10 @@ def _without_idle_settings(seed: Seed) -> Seed:
     scope, binding = scope_of(seed), next(bindings(seed, small_sizes(seed), ()))
     with torch.device("meta"), torch.no_grad():
         layer = binding.layer(scope)
-        with _implementations() as used:
+        with _recorded(PreTrainedConfig) as reads:
             binding.call(scope, layer, binding.inputs("meta"))
     for name, value in _IMPLEMENTATIONS.items():
-        if name not in used:
+        if f"_{name}" not in reads:
             made = re.sub(rf"(, )?{name}={value}", "", made).replace("(, ", "(")
     return seed.model_copy(update={"constructor": made})
 

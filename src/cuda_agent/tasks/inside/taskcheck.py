@@ -19,7 +19,6 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import OutOfMemory, TaskError
-from cuda_agent.core.records import Task
 from cuda_agent.judge import Answer, Answers, Secrets
 from cuda_agent.tasks.inside.outputs import NEARLY, is_constant, is_near, sampled
 from cuda_agent.tasks.inside.requests import (
@@ -156,9 +155,9 @@ class TaskCheck:
             resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._seed = request.seed
         self._secrets = Secrets(self._seed)
-        self._record = Task(name=request.name, source=request.source, atol=request.atol, rtol=request.rtol)
+        self._record = request.task
         Flags().apply()
-        self._task = load_task_module(request.source, request.name)
+        self._task = load_task_module(request.task.source, request.task.name)
         self._init = make_init_inputs(self._task, self._seed)
         return TaskAnswer()
 
