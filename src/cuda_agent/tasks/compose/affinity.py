@@ -16,18 +16,9 @@ from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed
 from cuda_agent.tasks.tables import tables
 
-#: Roles whose time is mostly arithmetic, and the time above which they are preferred.
-_HEAVY = frozenset(("convolution", "matrix product", "attention", "recurrent", "distance"))
+#: The time above which roles of arithmetic are preferred.
 _SHORT_US = 3000.0
-#: Roles whose output a gated linear unit splits in two.
-_GATED = frozenset(("matrix product", "normalization", "indexing", "joining"))
-#: Roles that nothing follows, because their outputs are few numbers, truth values or several tensors.
-_LAST = frozenset(("loss", "total", "comparison"))
-#: Roles that keep the kind of values, and kinds without negative numbers.
-_KEEPING = frozenset(("pooling", "padding", "resampling", "joining", "data movement"))
 _POSITIVE = frozenset(("probabilities", "positive", "zero or more"))
-#: Roles whose result is the same to the last bit in any program.
-_EXACT_ROLES = frozenset(("data movement", "padding", "joining", "indexing", "triangle", "sliding", "rounding"))
 #: A product of unscaled numbers, whose results are as large as those of a power.
 _OWN_PRODUCT = "product with its own transpose"
 
@@ -37,6 +28,7 @@ _NAMES: dict[str, frozenset[str]] = {
     name: frozenset(told.split()) for name, told in _TABLES.items() if isinstance(told, str)
 }
 _ROLES: dict[str, frozenset[str]] = {name: frozenset(operators.split()) for name, operators in _TABLES["roles"].items()}
+_GROUPS: dict[str, list[str]] = _TABLES["groups"]
 _FOLLOWS: dict[str, dict[str, float]] = _TABLES["follows"]
 _MAKES: dict[str, str] = _TABLES["makes"]
 _ACCEPTS: dict[str, list[str]] = _TABLES["accepts"]
@@ -69,7 +61,7 @@ def suits_time(name: str, wanted_us: float) -> float:
     """Returns how well a task of this time is built around this role. Long tasks are built around arithmetic, because
     an operator that only moves memory would need too much of it."""
     longer = max(0.0, math.log(wanted_us / _SHORT_US))
-    return 1.0 + longer if name in _HEAVY else 1.0 / (1.0 + longer)
+    return 1.0 + longer if name in _GROUPS["arithmetic"] else 1.0 / (1.0 + longer)
 
 
 def commonness(seed: Seed) -> float:
@@ -113,7 +105,9 @@ def affinity(before: Seed, after: Seed) -> float:
     if before.library != "torch" or after.library != "torch" or after.ports[0].dtype != "float32":
         return 0.0
     first, second = role(before), role(after)
-    if first in _LAST or (before.operator == after.operator and first not in ("matrix product", "convolution")):
+    if first in _GROUPS["last"] or (
+        before.operator == after.operator and first not in ("matrix product", "convolution")
+    ):
         return 0.0
     made = "matrix_power" if before.name == _OWN_PRODUCT else before.operator
     if pointless(made, after.operator) or not _fits(before, after):
@@ -137,7 +131,7 @@ def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
     if name in _NAMES["stepped"] and not _is_exact(before):
         return True
     return (
-        (name == "glu" and first not in _GATED)
+        (name == "glu" and first not in _GROUPS["gated"])
         or (first == "padding" and second == "convolution" and not pads(after))
         or (second == "joining" and name not in _NAMES["joins"])
         or (first == "softmax" and second in ("ordering", "indexing", "math") and name not in _NAMES["after_shares"])
@@ -155,12 +149,14 @@ def pads(seed: Seed) -> bool:
 
 def _is_exact(seed: Seed) -> bool:
     """Returns whether any program gives the same result to the last bit."""
-    return seed.operator in _NAMES["exact"] or (role(seed) in _EXACT_ROLES and seed.operator not in _NAMES["summing"])
+    return seed.operator in _NAMES["exact"] or (
+        role(seed) in _GROUPS["exact"] and seed.operator not in _NAMES["summing"]
+    )
 
 
 def made_by(seed: Seed) -> str:
     """Returns the kind of values in the seed's output."""
-    if role(seed) in _KEEPING:
+    if role(seed) in _GROUPS["keeping"]:
         return seed.ports[0].values
     return _MAKES.get(seed.operator, "normal")
 

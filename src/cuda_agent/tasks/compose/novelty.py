@@ -6,15 +6,12 @@ from collections.abc import Sequence
 
 from cuda_agent.tasks.decontaminate.index import Index
 from cuda_agent.tasks.decontaminate.shingles import shingles
+from cuda_agent.tasks.tables import inverted, tables
 
 #: The similarity from which decontamination calls a task a duplicate of an earlier one.
 ALIKE = 0.9
 #: Operators with the same graph in `graphhash.py`.
-_ONE_GRAPH = {
-    "mm": "matmul", "bmm": "matmul", "mv": "matmul", "inner": "matmul", "square": "pow_scalar", "clamp_min": "clamp",
-    "clamp_max": "clamp", "permute": "transpose", "norm": "vector_norm", "feature_scale": "mul", "channel_scale": "mul",
-    "bias_add": "add", "channel_bias": "add", "hstack": "cat", "vstack": "cat", "dstack": "cat", "column_stack": "cat",
-}  # fmt: skip
+_ONE_GRAPH = inverted(tables(__file__))
 
 
 def chain_of(operators: Sequence[str]) -> tuple[str, ...]:

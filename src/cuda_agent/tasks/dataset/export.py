@@ -83,7 +83,8 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
     """Writes `train.parquet`, `validation.parquet`, `test.parquet` (without empty ones) and `README.md`. Returns the
     number of tasks by split. Raises StoreError."""
     pyarrow = arrow()
-    seed = ComposeSettings.read(folder).seed if (folder / ComposeSettings.file_name).exists() else 0
+    settings = ComposeSettings.find(folder)
+    seed = settings.seed if settings is not None else 0
     rows = [_row(task, chosen, seed) for task in chosen.tasks]
     schema = pyarrow.schema([(name, getattr(pyarrow, _arrow_type(kind))()) for name, (kind, _) in COLUMNS.items()])
     counts = {}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from pydantic import Field
 
 from cuda_agent.core.errors import UsageError
@@ -146,10 +147,8 @@ def logarithmic(values: Sequence[float], bins: int) -> tuple[list[int], float, f
         return [0] * bins, 1.0, 10.0
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)) + 1e-9)
     high = max(high, low + 1)
-    counts = [0] * bins
-    for value in positive:
-        counts[min(bins - 1, int((math.log10(value) - low) / (high - low) * bins))] += 1
-    return counts, 10.0**low, 10.0**high
+    counts, _ = np.histogram(np.log10(positive), bins=bins, range=(low, high))
+    return counts.tolist(), 10.0**low, 10.0**high
 
 
 def _point(task: DatasetTask, measurement: Measurement | None) -> Point:

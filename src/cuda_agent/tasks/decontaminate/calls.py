@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from cuda_agent.tasks.decontaminate.spelling import ARITHMETIC, PASSES, SOURCES, STATEFUL, WEIGHTED, canonical
 from cuda_agent.tasks.decontaminate.values import (
@@ -88,7 +89,9 @@ class Calls(ABC):
         if isinstance(function, LibraryLayer):
             return self.operator(function.word, operands, function.exact)
         if isinstance(function, Items) and function.chained:
-            return self._chain(function, given)
+            for layer in function.values:
+                given = [self.call(layer, given, {})]
+            return given[0] if given else Const("nothing")
         if isinstance(function, SourceFunction):
             return self._inlined(function, given, named)
         if isinstance(function, SourceClass):
@@ -99,12 +102,6 @@ class Calls(ABC):
         if isinstance(function, Tensor):
             operands.insert(0, function)
         return self.operator("?", operands)
-
-    def _chain(self, layers: Items, given: list[Value]) -> Value:
-        passed = given
-        for layer in layers.values:
-            passed = [self.call(layer, passed, {})]
-        return passed[0] if passed else Const("nothing")
 
     def _library(self, name: str, given: list[Value], named: dict[str, Value]) -> Value:
         last = name.rsplit(".", 1)[-1]
@@ -143,10 +140,7 @@ class Calls(ABC):
             columns = [item.values for item in given if isinstance(item, Items)]
             return Items([Items(list(row)) for row in zip(*columns, strict=False)])
         if name == "sum" and isinstance(first, Items) and first.values:
-            total = first.values[0]
-            for item in first.values[1:]:
-                total = self.operator("add", [total, item])
-            return total
+            return reduce(lambda total, item: self.operator("add", [total, item]), first.values)
         if name == "getattr" and len(given) > 1 and isinstance(given[1], Const) and isinstance(given[1].value, str):
             return self.attribute(given[0], given[1].value)
         return None

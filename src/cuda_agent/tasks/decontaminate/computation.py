@@ -72,7 +72,7 @@ class _Follower(Calls):
             classes.append(named)
         for found in reversed(classes):
             if found.find("forward") is not None:
-                made = self.call(found, self._arguments(found, "__init__"), {})
+                made = self.call(found, self._arguments(found), {})
                 forward = made.member("forward") if isinstance(made, Instance) else None
                 if isinstance(forward, SourceFunction):
                     return [forward]
@@ -84,11 +84,11 @@ class _Follower(Calls):
             raise Unfollowable("no class with a forward, and no function")
         return functions
 
-    def _arguments(self, of: SourceClass, method: str) -> list[Value]:
-        function = Instance(of, {}).member(method)
-        if not isinstance(function, SourceFunction):
+    def _arguments(self, of: SourceClass) -> list[Value]:
+        constructor = of.find("__init__")
+        if constructor is None:
             return []
-        arguments = function.node.args
+        arguments = constructor[0].args
         required = len(arguments.args) - len(arguments.defaults)
         return [Const(f"argument {a.arg}") for a in arguments.args[1 : max(1, required)]]
 
@@ -105,9 +105,7 @@ class _Follower(Calls):
                 else self.leaf(f"input {name}")
                 for name in names
             ]
-            named: dict[str, Value] = {}
-            for only in arguments.kwonlyargs:
-                named[only.arg] = self.leaf(f"input {only.arg}")
+            named: dict[str, Value] = {only.arg: self.leaf(f"input {only.arg}") for only in arguments.kwonlyargs}
             if arguments.vararg is not None:
                 given.append(Rest(self.computation.add(LEAF, (), f"inputs {arguments.vararg.arg}")))
             answers.append(self.call(function, given, named))
@@ -194,11 +192,10 @@ class _Follower(Calls):
             return [self.operator("item", [items])]
         return [Const(f"each of {text(items)}")]
 
-    def _do_While(self, statement: ast.While, scope: Scope) -> None:
+    def _do_While(self, statement: ast.While | ast.With, scope: Scope) -> None:
         self.run(statement.body, scope)
 
-    def _do_With(self, statement: ast.With, scope: Scope) -> None:
-        self.run(statement.body, scope)
+    _do_With = _do_While
 
     def _do_Try(self, statement: ast.Try, scope: Scope) -> None:
         self.run([*statement.body, *statement.orelse, *statement.finalbody], scope)
