@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -209,23 +208,17 @@ def _compiled(text: str) -> CodeType:
 def _imported(lines: tuple[str, ...]) -> dict[str, Any]:
     """Returns the names that a seed's import lines define. Raises UsageError for other libraries than those of the
     seeds."""
-    space: dict[str, Any] = {}
-    for statement in ast.parse("\n".join(("import torch", *lines))).body:
+    tree = ast.parse("\n".join(("import torch", *lines)))
+    for statement in tree.body:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             raise UsageError(f"{ast.unparse(statement)!r} isn't an import", "Correct the seed")
-        module = statement.module if isinstance(statement, ast.ImportFrom) else ""
+        imported_from = statement.module if isinstance(statement, ast.ImportFrom) else None
         for name in statement.names:
-            whole = module or name.name
-            if whole.split(".")[0] not in _LIBRARIES:
-                raise UsageError(f"A seed imports {whole}", "Seeds may use torch and transformers")
-            found = importlib.import_module(whole)
-            if isinstance(statement, ast.ImportFrom):
-                space[name.asname or name.name] = getattr(found, name.name)
-            elif name.asname:
-                space[name.asname] = found
-            else:
-                top = whole.split(".")[0]
-                space[top] = importlib.import_module(top)
+            if (imported_from or name.name).split(".")[0] not in _LIBRARIES:
+                raise UsageError(f"A seed imports {imported_from or name.name}", "Seeds may use torch and transformers")
+    space: dict[str, Any] = {}
+    exec(compile(tree, "<seed>", "exec"), space)
+    del space["__builtins__"]
     return space
 
 

@@ -162,15 +162,9 @@ def _bars(title: str, caption: str, bars: Sequence[Bar]) -> str:
         caption=caption,
         left=left,
         bar=_BAR,
-        rows=[
-            (
-                _TOP + place * (_BAR + _GAP),
-                bar,
-                round(bar.value / most * room, 1),
-                None if bar.second is None else round(left + bar.second / most * room, 1),
-            )
-            for place, bar in enumerate(bars)
-        ],
+        step=_BAR + _GAP,
+        scale=room / most,
+        bars=bars,
     )
 
 
