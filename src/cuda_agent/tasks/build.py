@@ -39,7 +39,7 @@ from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
-from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
+from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks
 from cuda_agent.tasks.decontaminate.references import EvaluationTask, capturing, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import funnel
@@ -175,9 +175,10 @@ def _recorded(folder: Path, name: str) -> Measurements:
     path = Path(name)
     if name and path.is_file():
         return read_measured(path)
-    found = [measured for measured in read_all(folder) if name and stack_name(measured).startswith(name)]
+    stacks = {measured.stack_name: measured for measured in read_all(folder)}
+    found = [measured for stack, measured in stacks.items() if name and stack.startswith(name)]
     if len(found) != 1:
-        known = ", ".join(map(stack_name, read_all(folder))) or "none"
+        known = ", ".join(stacks) or "none"
         raise UsageError(
             f"{name!r} is neither a file nor a stack with measurements in {folder} (known: {known})",
             "Give --recorded a file of measurements, such as data/measured/h200.jsonl.gz",

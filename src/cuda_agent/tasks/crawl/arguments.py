@@ -59,25 +59,15 @@ def _firsts(name: str, width: str, config: Any) -> list[Argument]:
 
 def _choices(name: str, width: str) -> list[Argument]:
     """Returns the choices for another argument. Raises Unfit for an unknown name."""
-    if name in _NAMES["cosines"]:
+    kind = next((kind for kind, names in _NAMES.items() if name in names), "none" if "mask" in name else "")
+    if kind in ("none", "false"):
+        return [Argument(name, kind.capitalize())]
+    if kind == "cosines":
         return [_pair(name, layout) for layout in ("B T 64", "T 64", "B T 32", "T 32", "B T 128")]
-    if name in ("cos", "sin"):
-        return [_tensor(name, layout) for layout in ("B T 64", "T 64", "B T 32", "T 32")]
-    if name in _NAMES["positions"]:
-        return [_tensor(name, "B T", dtype="int64", values="indices", high="2048")]
-    if name in _NAMES["expert_indices"]:
-        return [_tensor(name, "N 2", dtype="int64", values="indices", high="experts")]
-    if name in _NAMES["expert_weights"]:
-        return [_tensor(name, "N 2", values="probabilities")]
-    if name in _NAMES["like_first"]:
-        return [_tensor(name, layout) for layout in (f"B T {width}", f"N {width}", f"B {width} H W")]
-    if name in _NAMES["others"]:
-        return [_tensor(name, f"B S {width}")]
-    if name in _NAMES["false"]:
-        return [Argument(name, "False")]
-    if "mask" in name or name in _NAMES["none"]:
-        return [Argument(name, "None")]
-    raise Unfit(f"its forward needs {name}")
+    if kind not in _TABLES["layouts"]:
+        raise Unfit(f"its forward needs {name}")
+    about = _TABLES["values"].get(kind, {})
+    return [_tensor(name, layout.replace("WIDTH", width), **about) for layout in _TABLES["layouts"][kind]]
 
 
 def _rotary_choices(names: list[str]) -> list[list[Argument]]:

@@ -17,7 +17,7 @@ from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
-from cuda_agent.tasks.dataset.folder import graphs_of, read_stages, stack_name
+from cuda_agent.tasks.dataset.folder import graphs_of, read_stages
 from cuda_agent.tasks.dataset.importing import is_exported
 from cuda_agent.tasks.dataset.splits import SPLITS, split_of
 from cuda_agent.tasks.decontaminate.reading import arrow
@@ -127,7 +127,7 @@ def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
         "eager_low_us": measurement.eager_low_us,
         "eager_high_us": measurement.eager_high_us,
         "peak_memory_bytes": measurement.peak_memory_bytes,
-        "stack": stack_name(chosen.measured),
+        "stack": chosen.measured.stack_name,
         "graph_hash": measurement.graph_hash,
         "graph_operators": json.dumps(list(measurement.graph_operators)),
         "similarity": chosen.similarities[task.task.key].similarity,
@@ -151,7 +151,7 @@ def card(chosen: Chosen, counts: dict[str, int]) -> str:
             graphs=len({graphs.get(task.task.key) for task in chosen.tasks}),
             account=chosen.account,
             stack=_stack(chosen.measured.stack),
-            stack_hash=stack_name(chosen.measured),
+            stack_hash=chosen.measured.stack_name,
         )
     )
 

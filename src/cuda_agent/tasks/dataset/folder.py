@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE
-from cuda_agent.tasks.filter.measurements import Measurements, read_all, stack_hash
+from cuda_agent.tasks.filter.measurements import Measurements, read_all
 from cuda_agent.tasks.filter.run import read_candidates
 from cuda_agent.tasks.records import DatasetTask, Similarity, TaskFinding
 from cuda_agent.tasks.store import read_lines
@@ -61,7 +61,7 @@ def read_stages(folder: Path, stack: str | None = None) -> Stages:
 def measured_on(folder: Path, stack: str | None = None) -> Measurements | None:
     """Returns the folder's measurements on the stack whose name begins with `stack`, or without it those on the only
     stack. Returns None where nothing was measured. Raises UsageError where several stacks match, StoreError."""
-    found = {stack_name(measured): measured for measured in read_all(folder)}
+    found = {measured.stack_name: measured for measured in read_all(folder)}
     chosen = {name: measured for name, measured in found.items() if stack is None or name.startswith(stack)}
     if not found and stack is None:
         return None
@@ -71,10 +71,6 @@ def measured_on(folder: Path, stack: str | None = None) -> Measurements | None:
             f"Choose one with --stack: {', '.join(found)}" if found else f"Run: cuda-agent tasks filter {folder}",
         )
     return next(iter(chosen.values()))
-
-
-def stack_name(measured: Measurements) -> str:
-    return stack_hash(measured.stack)
 
 
 def passing(tasks: Sequence[DatasetTask], measured: Measurements | None) -> list[DatasetTask]:

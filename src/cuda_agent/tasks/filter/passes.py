@@ -49,14 +49,6 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Retry:
-    """A failure that tasks beside it may have caused."""
-
-    task: DatasetTask
-    failure: Failure
-
-
-@dataclass(frozen=True)
 class VoidTiming:
     """A task whose timings were all disturbed."""
 
@@ -96,18 +88,18 @@ class Passes:
 
     def check_all(
         self, tasks: Sequence[DatasetTask], *, alone: bool = False
-    ) -> Iterator[Checked | Measurement | Retry]:
+    ) -> Iterator[Checked | Measurement | DatasetTask]:
         """Yields each task's result, in any order, for as many as there is time for. A task that ran short of time or
-        memory beside others gives Retry. With `alone`, one task at a time, it is a failure."""
+        memory beside others is yielded itself. With `alone`, one task at a time, that is a failure."""
         at_a_time = 1 if alone else self._options.worker_count()
         options = self._fitting_options(at_a_time)
         limits = ProcessLimits(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
 
-        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Retry:
+        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | DatasetTask:
             try:
                 return check(processes, task, options, limits, self._queue_of(task))
             except Failure as failure:
-                return Retry(task, failure) if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
+                return task if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
 
         yield from self._run(tasks, at_a_time, run, 1 if alone else options.tasks_a_process)
 

@@ -84,9 +84,9 @@ class TimingTurns:
         self._until = time.monotonic() + _WINDOW_S
 
     def _look(self, monitor: LoadMonitor | None) -> None:
-        for _ in range(_LOOKS if monitor is not None else 0):
-            assert monitor is not None
-            monitor.look()
+        for _ in range(_LOOKS):
+            if monitor is not None:
+                monitor.look()
 
 
 def time_task(
