@@ -54,10 +54,7 @@ def test_a_zygote_starts_no_cuda_and_its_forks_do(tmp_path: Path) -> None:
             for _ in range(2):
                 with zygote.fork() as fork:
                     opening = OpenTask(
-                        name="linear",
-                        source=task.source,
-                        atol=1e-2,
-                        rtol=1e-2,
+                        task=task,
                         seed=1,
                         device=Device.CUDA,
                         memory_bytes=1 << 30,

@@ -44,7 +44,7 @@ def test_what_misbehaves_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     outcomes = try_entries(entries, _way(limit_s=8.0))
     assert all("graph" in outcome for outcome in (*outcomes[:3], *outcomes[-3:]))
     reasons = [outcome["reason"] for outcome in outcomes[3:7]]
-    assert "ended its process with code 7" in reasons[0]
+    assert "ended its process" in reasons[0] and "code 7" in reasons[0]
     assert "ran for more than 8 s" in reasons[1]
     assert "fails" in reasons[2] and not mark.exists()
     assert "fails" in reasons[3] or "ended" in reasons[3] or "limit of memory" in reasons[3]

@@ -9,9 +9,8 @@ import pytest
 
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Device
-from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.reading import TaskSource
-from cuda_agent.tasks.decontaminate.references import read_fingerprints, source_id
+from cuda_agent.tasks.decontaminate.references import capturing, read_fingerprints, source_id
 from cuda_agent.tasks.records import Measurement, Similarity
 from cuda_agent.tasks.store import append, read_lines
 from cuda_agent.workspace.sandbox import resolve_level
@@ -36,10 +35,6 @@ def get_init_inputs():
 """
 
 
-def _say(text: str) -> None:
-    del text
-
-
 def test_graphs_are_the_same_written_otherwise_and_hostile_code_stays_inside(tmp_path: Path) -> None:
     texts = {path: (EVALUATION / f"{path}.py").read_text() for path in ("gru_step", "spectral_gate")}
     trace = tmp_path / "trace"
@@ -50,8 +45,10 @@ def test_graphs_are_the_same_written_otherwise_and_hostile_code_stays_inside(tmp
             TaskSource(f"{name} renamed", renamed(text)),
             TaskSource(name, functional(text)),
         ]
-    graphs, reasons = capturing(Device.CPU, resolve_level("auto"), 4096)(sources, _say)
-    assert list(reasons) == [source_id(sources[0].text)] and not trace.exists()
+    said: list[str] = []
+    graphs = capturing(Device.CPU, resolve_level("auto"), 4096)(sources, said.append)
+    assert [text for text in said if "has no graph" in text] == [text for text in said if text.startswith("hostile.py")]
+    assert source_id(sources[0].text) not in graphs and len(graphs) == len(sources) - 1 and not trace.exists()
     for text in texts.values():
         ids = [source_id(text), source_id(renamed(text)), source_id(functional(text))]
         assert len(set(ids)) == 3 and len({graphs[key] for key in ids}) == 1

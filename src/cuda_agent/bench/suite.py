@@ -16,7 +16,7 @@ from cuda_agent.core.records import RunManifest, Task
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
-from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_parquet, read_sources
+from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources, read_table
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
 
@@ -95,7 +95,7 @@ def _read(place: str) -> list[Problem]:
         return [_composed(task) for task in passing(read_tasks(path), measured_on(path))]
     if path.is_dir() and exported(path):
         return [_composed(task) for task in read_exported(path)[0]]
-    if path.suffix == ".parquet" and all(name in read_parquet(path).column_names for name in PUBLISHED):
+    if path.suffix == ".parquet" and all(name in read_table(path).column_names for name in PUBLISHED):
         return [_composed(task) for task in read_published(path)]
     if path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz"):
         return _lines(path)

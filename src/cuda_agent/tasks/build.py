@@ -39,11 +39,10 @@ from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
-from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
-from cuda_agent.tasks.decontaminate.capture import capturing
-from cuda_agent.tasks.decontaminate.references import EvaluationTask, load_references
+from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks
+from cuda_agent.tasks.decontaminate.references import EvaluationTask, capturing, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
-from cuda_agent.tasks.filter.funnel import write_funnel
+from cuda_agent.tasks.filter.funnel import funnel
 from cuda_agent.tasks.filter.measurements import Measurements, merge, read_all, read_measured
 from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
 from cuda_agent.tasks.filter.run import filter_folder
@@ -109,16 +108,6 @@ class Build:
     splits: dict[str, int]
 
 
-@dataclass(frozen=True)
-class _Round:
-    """What the stages left of the first candidates. `unmeasured` counts those without a measurement. `chosen` is None
-    where they aren't enough for a dataset."""
-
-    kept: int
-    unmeasured: int
-    chosen: Chosen | None
-
-
 def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
     """Builds a dataset. `recorded` is a file of measurements, or the name of a stack with measurements in the folder
     (see `tasks filter`). With it nothing is measured, and candidates without a measurement are left out.
@@ -163,22 +152,21 @@ def _build(
     most = options.most_candidates or 3 * options.tasks
     count = min(most, options.candidates or math.ceil(_FIRST * options.tasks))
     while True:
-        made = _round(options, count, measure, references, say)
-        if made.chosen is not None:
-            splits = export(folder, folder / EXPORT_FOLDER, made.chosen)
-            return Build(folder, count, made.unmeasured, made.kept, splits)
-        if made.unmeasured:
+        kept, unmeasured, chosen = _round(options, count, measure, references, say)
+        if chosen is not None:
+            return Build(folder, count, unmeasured, kept, export(folder, folder / EXPORT_FOLDER, chosen))
+        if unmeasured:
             raise UsageError(
-                f"{made.unmeasured} of {count} candidates have no recorded measurement, too few are left",
+                f"{unmeasured} of {count} candidates have no recorded measurement, too few are left",
                 "Give --recorded measurements of all candidates, or measure here (without --recorded)",
             )
-        say("build", f"{made.kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
+        say("build", f"{kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
         if count >= most:
             raise TaskError(
-                f"Of {count} candidates {made.kept} are left, too few for {options.tasks} at the published shares",
+                f"Of {count} candidates {kept} are left, too few for {options.tasks} at the published shares",
                 "See funnel.json for the most frequent failure, or raise most_candidates",
             )
-        count = min(most, _next_count(count, made.kept, options.tasks))
+        count = min(most, _next_count(count, kept, options.tasks))
 
 
 def _recorded(folder: Path, name: str) -> Measurements:
@@ -187,9 +175,10 @@ def _recorded(folder: Path, name: str) -> Measurements:
     path = Path(name)
     if name and path.is_file():
         return read_measured(path)
-    found = [measured for measured in read_all(folder) if name and stack_name(measured).startswith(name)]
+    stacks = {measured.stack_name: measured for measured in read_all(folder)}
+    found = [measured for stack, measured in stacks.items() if name and stack.startswith(name)]
     if len(found) != 1:
-        known = ", ".join(map(stack_name, read_all(folder))) or "none"
+        known = ", ".join(stacks) or "none"
         raise UsageError(
             f"{name!r} is neither a file nor a stack with measurements in {folder} (known: {known})",
             "Give --recorded a file of measurements, such as data/measured/h200.jsonl.gz",
@@ -210,9 +199,9 @@ def _round(
     measure: Callable[[int], Measurements],
     references: Sequence[EvaluationTask],
     say: Say,
-) -> _Round:
+) -> tuple[int, int, Chosen | None]:
     """Runs all stages on the candidates with numbers below `count`, even where the folder has more, so that a restarted
-    build has the same rounds."""
+    build has the same rounds. Returns how many are left, how many aren't measured, and the dataset if it is enough."""
     folder = options.folder
     _compose(options, count, lambda text: say("compose", text))
     measured = measure(count)
@@ -229,13 +218,12 @@ def _round(
         say=lambda text: say("decontaminate", text),
     )
     compared.write(folder)
-    later = {line.task_key: line.finding for line in compared.lines if line.finding is not None}
-    write_funnel(folder, tasks, measured.by_key, later)
-    chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
-    if chosen is None:
-        return _Round(compared.account.kept, unmeasured, None)
     lines = {line.task_key: line for line in compared.lines}
-    return _Round(compared.account.kept, unmeasured, Chosen(chosen, measured, lines, compared.account))
+    later = {key: line.finding for key, line in lines.items() if line.finding is not None}
+    funnel(tasks, measured.by_key, later).write(folder)
+    chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
+    made = None if chosen is None else Chosen(chosen, measured, lines, compared.account)
+    return compared.account.kept, unmeasured, made
 
 
 def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:

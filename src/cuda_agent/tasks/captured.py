@@ -29,12 +29,15 @@ class NotCaptured(Exception):
 
 
 @contextmanager
-def task_zygote(device: Device, level: SandboxLevel, memory_mib: int = MEMORY_MIB) -> Iterator[Zygote]:
-    """Yields a zygote for `capture_graph`. Its processes don't see this folder and the cache. Raises SandboxError."""
+def task_zygote(
+    device: Device, level: SandboxLevel, memory_mib: int = MEMORY_MIB, *, serves: str = TASK_CHECK, warm: bool = True
+) -> Iterator[Zygote]:
+    """Yields a zygote whose forks serve a module, and compile if `warm`. Its processes don't see this folder and the
+    cache. Raises SandboxError."""
     hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
     with judge_folder() as folder:
         supply = WorkerSupply(WorkerSettings(device, level, memory_mib, hidden), folder)
-        zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
+        zygote = Zygote(lambda: supply.start(ZYGOTE), serves=serves, warm=warm)
         try:
             yield zygote
         finally:
@@ -46,10 +49,7 @@ def capture_graph(zygote: Zygote, task: Task, device: Device, memory_mib: int = 
     """Returns the graph. Raises NotCaptured, WorkerError."""
     limit = memory_mib << 20
     opening = OpenTask(
-        name=task.name,
-        source=task.source,
-        atol=task.atol,
-        rtol=task.rtol,
+        task=task,
         seed=0,
         device=device,
         memory_bytes=limit,

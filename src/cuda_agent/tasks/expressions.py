@@ -58,6 +58,7 @@ def shape(layout: str, names: Mapping[str, Any], leading: tuple[int, ...] = ()) 
     return (leading if starred else ()) + tuple(int(evaluate(item, names)) for item in named)
 
 
+@lru_cache(maxsize=8192)
 def names_in(text: str) -> tuple[str, ...]:
     """Returns the names in an expression or a layout in order, each once, without quoted words and constants."""
     found = _WORD.findall(_QUOTED.sub("", text))

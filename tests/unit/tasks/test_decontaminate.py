@@ -29,8 +29,8 @@ def _quiet(text: str) -> None:
     del text
 
 
-def _no_graphs(sources: Sequence[TaskSource], say: object) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    return {}, {source_id(source.text): "not asked" for source in sources}
+def _no_graphs(sources: Sequence[TaskSource], say: object) -> Mapping[str, str]:
+    return {}
 
 
 def _load(*given: object) -> list[str]:
@@ -100,8 +100,8 @@ def test_fingerprints_show_nothing_and_recognise_everything(tmp_path: Path) -> N
     folder = ROOT / "tests" / "data" / "evaluation_set"
     sealed = tmp_path / "sealed.jsonl"
 
-    def graphs(sources: Sequence[TaskSource], say: object) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        return {source_id(source.text): f"graph {place}" for place, source in enumerate(sources[:3])}, {}
+    def graphs(sources: Sequence[TaskSource], say: object) -> Mapping[str, str]:
+        return {source_id(source.text): f"graph {place}" for place, source in enumerate(sources[:3])}
 
     written = write_fingerprints(sealed, str(folder), graphs, _quiet)
     text = sealed.read_text()
@@ -143,8 +143,8 @@ def _references(tmp_path: Path, *functions: Sequence[str], graphs: Mapping[str, 
     for number, names in enumerate(functions):
         (tmp_path / f"{number}.py").write_text(source_of(names, size=1000 + number))
 
-    def capture(sources: Sequence[TaskSource], say: object) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        return {source_id(s.text): graphs[s.name] for s in sources if graphs and s.name in graphs}, {}
+    def capture(sources: Sequence[TaskSource], say: object) -> Mapping[str, str]:
+        return {source_id(s.text): graphs[s.name] for s in sources if graphs and s.name in graphs}
 
     return load_references([str(tmp_path)], capture, _quiet)
 

@@ -11,8 +11,7 @@ from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
-from cuda_agent.tasks.decontaminate.capture import capturing
-from cuda_agent.tasks.decontaminate.references import load_references
+from cuda_agent.tasks.decontaminate.references import capturing, load_references
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE, compare
 from cuda_agent.tasks.options import CPU, DecontaminateOptions
 from cuda_agent.workspace.sandbox import resolve_level

@@ -12,7 +12,7 @@ from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK
-from cuda_agent.tasks.filter.funnel import Funnel, write_funnel
+from cuda_agent.tasks.filter.funnel import Funnel, funnel
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.filter.options import FilterRunOptions
 from cuda_agent.tasks.filter.run import Filtered, Shard, filter_folder, read_candidates
@@ -32,7 +32,8 @@ def command(
             directory, options, lambda text: view("filter", text),
             limit=options.limit, shard=part, stop_after_s=options.stop_after_s,
         )  # fmt: skip
-    flow = write_funnel(directory, read_candidates(directory), read_measured(done.path).by_key)
+    flow = funnel(read_candidates(directory), read_measured(done.path).by_key)
+    flow.write(directory)
     if as_json:
         emit(json.dumps(_summary(done), indent=1))
     else:

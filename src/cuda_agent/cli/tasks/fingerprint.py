@@ -11,8 +11,7 @@ import typer
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.cli.support.settings import with_settings
-from cuda_agent.tasks.decontaminate.capture import capturing
-from cuda_agent.tasks.decontaminate.references import write_fingerprints
+from cuda_agent.tasks.decontaminate.references import capturing, write_fingerprints
 from cuda_agent.tasks.options import CPU, DecontaminateOptions
 from cuda_agent.workspace.sandbox import resolve_level
 

@@ -1,7 +1,7 @@
 """Rates how natural it is that one operator follows another, and gives the values that each makes.
 
 Seeds are grouped by role, which is finer than their family: `pointwise` has sums of two tensors, logarithms and
-comparisons. Weights are given by role; a pair without a weight is never composed. `pointless.py` excludes pairs whose
+comparisons. Weights are given by role; a pair without a weight is never composed. `pointless.yaml` excludes pairs whose
 result is trivial or constant.
 """
 
@@ -10,69 +10,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict
-
-from cuda_agent.tasks.compose.layouts import names_of
 from cuda_agent.tasks.compose.pointless import EXTREMES, pointless
+from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed
+from cuda_agent.tasks.tables import tables
 
-#: Roles whose time is mostly arithmetic, and the time above which they are preferred.
-_HEAVY = frozenset(("convolution", "matrix product", "attention", "recurrent", "distance"))
+#: The time above which roles of arithmetic are preferred.
 _SHORT_US = 3000.0
-#: Roles whose output a gated linear unit splits in two.
-_GATED = frozenset(("matrix product", "normalization", "indexing", "joining"))
-#: Roles that nothing follows, because their outputs are few numbers, truth values or several tensors.
-_LAST = frozenset(("loss", "total", "comparison"))
-#: Roles that keep the kind of values, and kinds without negative numbers.
-_KEEPING = frozenset(("pooling", "padding", "resampling", "joining", "data movement"))
 _POSITIVE = frozenset(("probabilities", "positive", "zero or more"))
-#: Roles whose result is the same to the last bit in any program.
-_EXACT_ROLES = frozenset(("data movement", "padding", "joining", "indexing", "triangle", "sliding", "rounding"))
 #: A product of unscaled numbers, whose results are as large as those of a power.
 _OWN_PRODUCT = "product with its own transpose"
 
-#: Blank-separated names of operators.
-_Names = Annotated[frozenset[str], BeforeValidator(str.split)]
-
-
-class _Operators(BaseModel):
-    """The content of `affinity.yaml`, whose comments say what each list means."""
-
-    model_config = ConfigDict(extra="forbid")
-    roles: dict[str, _Names]
-    importance: dict[str, float]
-    importance_of_layers: dict[str, float]
-    follows: dict[str, dict[str, float]]
-    common: _Names
-    rare: _Names
-    idle: _Names
-    classifying: _Names
-    of_logits: _Names
-    metric: _Names
-    scoring: _Names
-    embedding: _Names
-    takes_zero: _Names
-    plain_on_positive: _Names
-    least: _Names
-    stepped: _Names
-    exact: _Names
-    summing: _Names
-    joins: _Names
-    after_shares: _Names
-    makes: dict[str, str]
-    accepts: dict[str, frozenset[str]]
-
-
-_OPERATORS = _Operators.model_validate(yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()))
+_TABLES = tables(__file__)
+#: The lists of operators; the comments of `affinity.yaml` say what each means.
+_NAMES: dict[str, frozenset[str]] = {
+    name: frozenset(told.split()) for name, told in _TABLES.items() if isinstance(told, str)
+}
+_ROLES: dict[str, frozenset[str]] = {name: frozenset(operators.split()) for name, operators in _TABLES["roles"].items()}
+_GROUPS: dict[str, list[str]] = _TABLES["groups"]
+_FOLLOWS: dict[str, dict[str, float]] = _TABLES["follows"]
+_MAKES: dict[str, str] = _TABLES["makes"]
+_ACCEPTS: dict[str, list[str]] = _TABLES["accepts"]
 
 
 @cache
 def _role(family: str, operator: str, ports: int) -> str:
-    for name, operators in _OPERATORS.roles.items():
+    for name, operators in _ROLES.items():
         if operator in operators:
             return name
     if "_pad_" in operator or operator == "pad":
@@ -89,23 +53,24 @@ def role(seed: Seed) -> str:
 
 def importance(seed: Seed) -> float:
     """Returns how often a task is built around the seed's role, relative to roles that aren't named."""
-    return (_OPERATORS.importance if seed.library == "torch" else _OPERATORS.importance_of_layers).get(role(seed), 1.0)
+    weights = _TABLES["importance" if seed.library == "torch" else "importance_of_layers"]
+    return float(weights.get(role(seed), 1.0))
 
 
 def suits_time(name: str, wanted_us: float) -> float:
     """Returns how well a task of this time is built around this role. Long tasks are built around arithmetic, because
     an operator that only moves memory would need too much of it."""
     longer = max(0.0, math.log(wanted_us / _SHORT_US))
-    return 1.0 + longer if name in _HEAVY else 1.0 / (1.0 + longer)
+    return 1.0 + longer if name in _GROUPS["arithmetic"] else 1.0 / (1.0 + longer)
 
 
 def commonness(seed: Seed) -> float:
     """Returns how common the operator is, relative to one that is neither common nor rare."""
-    if seed.operator in _OPERATORS.common:
+    if seed.operator in _NAMES["common"]:
         return 4.0
-    if seed.operator in _OPERATORS.idle:
+    if seed.operator in _NAMES["idle"]:
         return 0.0
-    if seed.operator in _OPERATORS.rare or seed.family == "special function":
+    if seed.operator in _NAMES["rare"] or seed.family == "special function":
         return 0.25
     return 0.4 if seed.operator.endswith(("3d", "_3d")) else 1.0
 
@@ -113,7 +78,7 @@ def commonness(seed: Seed) -> float:
 def domain(seeds: Sequence[Seed]) -> str:
     """Returns the kind of data in a chain: `image` (of two or three dimensions), `signal` (or with `time first`),
     `heads` of attention, or `rows` of features."""
-    names = {name for seed in seeds for name in names_of(seed.ports[0].layout)}
+    names = {name for seed in seeds for name in names_in(seed.ports[0].layout)}
     if any(seed.ports[0].layout.startswith("L ") for seed in seeds):
         return "time first"
     return "image" if {"H", "W"} <= names else "signal" if {"C", "L"} <= names else "heads" if "G" in names else "rows"
@@ -140,34 +105,36 @@ def affinity(before: Seed, after: Seed) -> float:
     if before.library != "torch" or after.library != "torch" or after.ports[0].dtype != "float32":
         return 0.0
     first, second = role(before), role(after)
-    if first in _LAST or (before.operator == after.operator and first not in ("matrix product", "convolution")):
+    if first in _GROUPS["last"] or (
+        before.operator == after.operator and first not in ("matrix product", "convolution")
+    ):
         return 0.0
     made = "matrix_power" if before.name == _OWN_PRODUCT else before.operator
     if pointless(made, after.operator) or not _fits(before, after):
         return 0.0
     if _needs_another(before, first, after, second):
         return 0.0
-    return _OPERATORS.follows.get(first, {}).get(second, 0.0)
+    return float(_FOLLOWS.get(first, {}).get(second, 0.0))
 
 
 def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
     """Returns whether `after` only follows other operators than `before`."""
     name = after.operator
-    if name in _OPERATORS.of_logits:
+    if name in _NAMES["of_logits"]:
         return first not in ("matrix product", "convolution", "scaling", "normalization")
-    if name in _OPERATORS.classifying:
-        return before.operator not in _OPERATORS.scoring
-    if name in _OPERATORS.metric:
-        return before.operator not in _OPERATORS.embedding
+    if name in _NAMES["classifying"]:
+        return before.operator not in _NAMES["scoring"]
+    if name in _NAMES["metric"]:
+        return before.operator not in _NAMES["embedding"]
     if name == "linear_cross_entropy":
         return first not in ("normalization", "activation", "indexing")
-    if name in _OPERATORS.stepped and not _is_exact(before):
+    if name in _NAMES["stepped"] and not _is_exact(before):
         return True
     return (
-        (name == "glu" and first not in _GATED)
+        (name == "glu" and first not in _GROUPS["gated"])
         or (first == "padding" and second == "convolution" and not pads(after))
-        or (second == "joining" and name not in _OPERATORS.joins)
-        or (first == "softmax" and second in ("ordering", "indexing", "math") and name not in _OPERATORS.after_shares)
+        or (second == "joining" and name not in _NAMES["joins"])
+        or (first == "softmax" and second in ("ordering", "indexing", "math") and name not in _NAMES["after_shares"])
         or (second == "recurrent" and first == "matrix product" and before.operator != "linear")
         or (before.operator in ("kron", "block_diag") and len(after.ports) > 1)
         or (first in ("special function", "rare math") and name in EXTREMES)
@@ -182,20 +149,22 @@ def pads(seed: Seed) -> bool:
 
 def _is_exact(seed: Seed) -> bool:
     """Returns whether any program gives the same result to the last bit."""
-    return seed.operator in _OPERATORS.exact or (role(seed) in _EXACT_ROLES and seed.operator not in _OPERATORS.summing)
+    return seed.operator in _NAMES["exact"] or (
+        role(seed) in _GROUPS["exact"] and seed.operator not in _NAMES["summing"]
+    )
 
 
 def made_by(seed: Seed) -> str:
     """Returns the kind of values in the seed's output."""
-    if role(seed) in _KEEPING:
+    if role(seed) in _GROUPS["keeping"]:
         return seed.ports[0].values
-    return _OPERATORS.makes.get(seed.operator, "normal")
+    return _MAKES.get(seed.operator, "normal")
 
 
 def _fits(before: Seed, after: Seed) -> bool:
     made, wanted = made_by(before), after.ports[0].values
-    if made in _POSITIVE and after.operator in _OPERATORS.plain_on_positive | _OPERATORS.least:
+    if made in _POSITIVE and after.operator in _NAMES["plain_on_positive"] | _NAMES["least"]:
         return False
     if made == "zero or more" and wanted == "positive":
-        return after.operator in _OPERATORS.takes_zero
-    return made in _OPERATORS.accepts.get(wanted, frozenset())
+        return after.operator in _NAMES["takes_zero"]
+    return made in _ACCEPTS.get(wanted, ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, names_of, value, variables
-from cuda_agent.tasks.expressions import fill, placeholders
+from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, value
+from cuda_agent.tasks.expressions import fill, names_in, placeholders
 from cuda_agent.tasks.records import Seed
 
 if TYPE_CHECKING:
@@ -41,9 +40,9 @@ class Link:
     @property
     def free(self) -> tuple[str, ...]:
         """The dimensions that the tensor before doesn't determine, in order."""
-        given = {*names_of(self.seed.ports[0].layout), *(item.name for item in self.seed.parameters)}
-        names = dict.fromkeys(name for port in self.seed.ports[1:] for name in names_of(port.layout))
-        names |= dict.fromkeys(name for port in self.seed.ports for name in variables(port.high or "0"))
+        given = {*names_in(self.seed.ports[0].layout), *(item.name for item in self.seed.parameters)}
+        names = dict.fromkeys(name for port in self.seed.ports[1:] for name in names_in(port.layout))
+        names |= dict.fromkeys(name for port in self.seed.ports for name in names_in(port.high or "0"))
         return tuple(name for name in names if name not in given)
 
 
@@ -56,7 +55,7 @@ class Plan:
 
     def unknowns(self) -> tuple[tuple[int, str], ...]:
         """Returns (position, name) of every size that must be chosen: first those of the first tensor."""
-        first = (*self.lead, *names_of(self.links[0].seed.ports[0].layout))
+        first = (*self.lead, *names_in(self.links[0].seed.ports[0].layout))
         given = {(0, name): None for name in first}
         given |= {(position, name): None for position, link in enumerate(self.links) for name in link.free}
         return tuple(given)
@@ -88,7 +87,7 @@ def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[ChainStep, 
     import torch
 
     first = plan.links[0].seed.ports[0]
-    names = {name: sizes[0, name] for name in names_of(first.layout)}
+    names = {name: sizes[0, name] for name in names_in(first.layout)}
     before = tuple(sizes[0, name] for name in plan.lead)
     current = torch.empty(concrete(first.layout, names, before), dtype=_dtype(first.dtype), device="meta")
     steps: list[ChainStep] = []
@@ -209,34 +208,26 @@ def _compiled(text: str) -> CodeType:
 def _imported(lines: tuple[str, ...]) -> dict[str, Any]:
     """Returns the names that a seed's import lines define. Raises UsageError for other libraries than those of the
     seeds."""
-    space: dict[str, Any] = {}
-    for statement in ast.parse("\n".join(("import torch", *lines))).body:
+    tree = ast.parse("\n".join(("import torch", *lines)))
+    for statement in tree.body:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             raise UsageError(f"{ast.unparse(statement)!r} isn't an import", "Correct the seed")
-        module = statement.module if isinstance(statement, ast.ImportFrom) else ""
+        imported_from = statement.module if isinstance(statement, ast.ImportFrom) else None
         for name in statement.names:
-            whole = module or name.name
-            if whole.split(".")[0] not in _LIBRARIES:
-                raise UsageError(f"A seed imports {whole}", "Seeds may use torch and transformers")
-            found = importlib.import_module(whole)
-            if isinstance(statement, ast.ImportFrom):
-                space[name.asname or name.name] = getattr(found, name.name)
-            elif name.asname:
-                space[name.asname] = found
-            else:
-                top = whole.split(".")[0]
-                space[top] = importlib.import_module(top)
+            if (imported_from or name.name).split(".")[0] not in _LIBRARIES:
+                raise UsageError(f"A seed imports {imported_from or name.name}", "Seeds may use torch and transformers")
+    space: dict[str, Any] = {}
+    exec(compile(tree, "<seed>", "exec"), space)
+    del space["__builtins__"]
     return space
 
 
 def _tensors(made: Any) -> list[torch.Tensor]:
     """Returns the tensors in a call's result, in order."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    if isinstance(made, torch.Tensor):
-        return [made]
-    items = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 
 from cuda_agent.tasks.compose.affinity import made_by
 from cuda_agent.tasks.compose.chain import used_names
-from cuda_agent.tasks.compose.layouts import names_of
 from cuda_agent.tasks.compose.naming import NamedStep, Names, constant
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
-from cuda_agent.tasks.expressions import dimensions, fill
+from cuda_agent.tasks.expressions import dimensions, fill, names_in, placeholders
 from cuda_agent.tasks.records import Port, Seed
 
 #: So few numbers over a whole tensor are near their mean at every draw.
@@ -59,12 +58,8 @@ def _shape_texts(names: Names) -> list[str]:
 
 def _arguments(names: Names) -> list[str]:
     """Returns the constants that the model is constructed with: those in its layers and calls, in order."""
-    found: dict[str, None] = {}
-    for named in names.steps:
-        for item in used_names(named.step.seed):
-            for symbol in _symbols(named, item):
-                found[symbol] = None
-    return list(found)
+    found = (s for named in names.steps for item in used_names(named.step.seed) for s in _symbols(named, item))
+    return list(dict.fromkeys(found))
 
 
 def _symbols(named: NamedStep, item: str) -> list[str]:
@@ -129,12 +124,8 @@ def _initial(named: NamedStep) -> list[str]:
 
 def _in_forward(names: Names) -> list[str]:
     """Returns the constants in the calls of `forward`."""
-    found: dict[str, None] = {}
-    for named in names.steps:
-        for item in re.findall(r"\{(\w+)\}", named.step.seed.call):
-            if item in named.texts:
-                found |= dict.fromkeys(_symbols(named, item))
-    return list(found)
+    used = ((named, item) for named in names.steps for item in placeholders(named.step.seed.call))
+    return list(dict.fromkeys(s for named, item in used if item in named.texts for s in _symbols(named, item)))
 
 
 def _forward(names: Names, rng: random.Random) -> list[str]:
@@ -274,9 +265,9 @@ def _contracted(port: Port, named: NamedStep) -> str | None:
         return None
     size = step.flops / (2 * sum(tensor.numel() for tensor in step.outputs))
     if step.seed.operator in ("addbmm", "chain_matmul"):
-        text = named.shapes[port.name][-2] if len(names_of(port.layout)) > 1 and port.name != "bias" else None
+        text = named.shapes[port.name][-2] if len(names_in(port.layout)) > 1 and port.name != "bias" else None
         return text if text is None or re.fullmatch(r"\w+", text) else f"({text})"
-    inside = [item for item in names_of(port.layout) if item in named.sizes and item in ("K", "D", "C")]
+    inside = [item for item in names_in(port.layout) if item in named.sizes and item in ("K", "D", "C")]
     for item in inside:
         if step.names[item] == size:
             return constant(named.texts[item])

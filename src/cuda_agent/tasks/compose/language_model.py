@@ -12,8 +12,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
-
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
@@ -25,6 +23,7 @@ from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
 from cuda_agent.tasks.store import append, read_lines
+from cuda_agent.tasks.tables import templates
 
 ANSWERS_FILE = "answers.jsonl"
 _ATTEMPTS = 3
@@ -59,20 +58,17 @@ class RecordedAnswers:
         endpoint."""
         parts = (part for message in messages for part in (message["role"], message["content"]))
         digest = digest_text(self._model, *parts)
-        if digest not in self._known:
-            self._known[digest] = self._asked(messages, digest)
-        return self._known[digest]
-
-    def _asked(self, messages: Sequence[Message], digest: str) -> str:
+        if digest in self._known:
+            return self._known[digest]
         if self._client is None:
             raise UsageError(f"{self._path} has no answer to this request", "Give an endpoint for new answers")
         try:
             reply = self._client.complete(ChatRequest(messages))
         except ContextExceeded as error:
             raise PolicyError(f"The model's context is too small ({error})", "Use a model with a longer one") from None
-        usage = reply.usage
-        answer = RecordedAnswer(request_digest=digest, text=reply.text, tokens_in=usage.read, tokens_out=usage.written)
-        append(self._path, [answer])
+        read, written = reply.usage.read, reply.usage.written
+        append(self._path, [RecordedAnswer(request_digest=digest, text=reply.text, tokens_in=read, tokens_out=written)])
+        self._known[digest] = reply.text
         return reply.text
 
 
@@ -87,10 +83,6 @@ class LanguageModelComposer:
         self._seed, self._target, self._answers = seed, target, answers
         self._schedule = OperatorSchedule()
         self._texts: set[str] = set()
-        self._prompts = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).parent / "prompts"), undefined=jinja2.StrictUndefined,
-            trim_blocks=True, autoescape=False,
-        )  # fmt: skip
 
     def tell(self, task: DatasetTask) -> None:
         """Adds a task of the dataset, whose text isn't accepted again."""
@@ -137,7 +129,7 @@ class LanguageModelComposer:
         return list(found.values())
 
     def _said(self, prompt: str, **values: object) -> str:
-        return self._prompts.get_template(f"{prompt}.md.j2").render(**values).strip()
+        return templates(__file__, "prompts").get_template(f"{prompt}.md.j2").render(**values).strip()
 
     def _task(self, number: int, ops: Sequence[str], source: str) -> DatasetTask:
         operators = tuple(next(seed.operator for seed in self._seeds if seed.name == name) for name in ops)

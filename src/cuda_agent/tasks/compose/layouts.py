@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks.expressions import dimensions, evaluate
+from cuda_agent.tasks.expressions import dimensions, evaluate, names_in
 from cuda_agent.tasks.expressions import shape as shape_of
 
 
 class Unsolvable(Exception):
     """The operators don't follow each other at these sizes. Another draw may succeed."""
-
-
-@lru_cache(maxsize=8192)
-def variables(text: str) -> tuple[str, ...]:
-    """Returns the names in an expression, in order, each once."""
-    names = [node for node in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(node, ast.Name)]
-    return tuple(dict.fromkeys(node.id for node in sorted(names, key=lambda node: node.col_offset)))
-
-
-def names_of(layout: str) -> tuple[str, ...]:
-    """Returns the names in a layout, in order, each once."""
-    return tuple(dict.fromkeys(name for text in dimensions(layout)[1] for name in variables(text)))
 
 
 def value(text: str, names: Mapping[str, Any]) -> Any:
@@ -66,7 +52,7 @@ def concrete(layout: str, known: Mapping[str, Any], before: tuple[int, ...] = ()
 
 
 def _settle(text: str, size: int, bound: dict[str, Any]) -> None:
-    unknown = [name for name in variables(text) if name not in bound]
+    unknown = [name for name in names_in(text) if name not in bound]
     if len(unknown) > 1:
         raise Unsolvable(f"{text} has several unknowns")
     if unknown:

@@ -10,49 +10,26 @@ from typing import Any
 
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.chain import ChainStep, used_names
-from cuda_agent.tasks.compose.layouts import Unsolvable, leading, names_of, variables
+from cuda_agent.tasks.compose.layouts import Unsolvable, leading
 from cuda_agent.tasks.compose.sizes import word_for
 from cuda_agent.tasks.compose.sizing import Sized
-from cuda_agent.tasks.expressions import dimensions
+from cuda_agent.tasks.expressions import dimensions, names_in
 from cuda_agent.tasks.records import Port, Seed
+from cuda_agent.tasks.tables import tables
 
 #: Parameters that are sizes, so constants of the module; other parameters are written in place.
 _SIZE = re.compile(
     r"^(out_|in\d?_|hidden|embed|intermediate|num_(embeddings|heads|experts|classes)|d_model|vocabulary|heads|kv_heads|experts|active|expert_size)"
 )
-_LAYERS = {
-    "convolution": "conv", "normalization": "norm", "pooling": "pool", "activation": "activation", "loss": "loss",
-    "recurrent": "rnn", "attention": "attention", "padding": "pad", "resampling": "upsample", "distance": "distance",
-    "sliding": "unfold", "feed-forward": "mlp", "transformer block": "block", "experts": "experts",
-    "state space": "mixer", "gated layer": "gate",
-}  # fmt: skip
-_BY_OPERATOR = {
-    "linear": "linear", "bilinear": "bilinear", "softmax": "softmax", "embedding": "embedding", "lstm": "lstm",
-    "gru": "gru", "pixel_shuffle": "shuffle", "pixel_unshuffle": "unshuffle", "channel_shuffle": "shuffle",
-    "fold": "fold", "transformer": "transformer", "transformer_encoder": "encoder", "transformer_decoder": "decoder",
-    "transformer_encoder_layer": "encoder", "transformer_decoder_layer": "decoder", "cosine_similarity": "similarity",
-    "embedding_bag": "embedding", "lstm_cell": "cell", "gru_cell": "cell", "rnn_cell": "cell",
-}  # fmt: skip
-_SECOND = {
-    "add": ("residual", "bias"), "mul": ("gate", "scale"), "sub": ("offset", "mean"), "div": ("scale", "norm"),
-    "matmul": ("weight", "projection"), "bmm": ("weight", "keys"), "maximum": ("other",), "minimum": ("other",),
-    "mm": ("weight",), "addmm": ("weight",), "baddbmm": ("weight",), "addbmm": ("weight",),
-    "einsum": ("weight", "keys"), "inner": ("weight",),
-    "tensordot": ("weight",), "pow": ("exponent",), "lerp": ("end",), "where": ("other",), "fmax": ("other",),
-    "fmin": ("other",), "cdist": ("centres",), "transformer": ("target",),
-    "chain_matmul": ("weight1", "weight2"), "hypot": ("other",), "logaddexp": ("other",),
-    "addcmul": ("scale", "update"), "outer": ("other",), "cosine_similarity": ("other",),
-    "pairwise_distance": ("other",), "cat": ("other",), "stack": ("other",), "rsub": ("other",),
-}  # fmt: skip
+_TABLES = tables(__file__)
+_LAYERS: dict[str, str] = _TABLES["layers"]
+_BY_OPERATOR: dict[str, str] = _TABLES["by_operator"]
+_SECOND: dict[str, list[str]] = {operator: text.split() for operator, text in _TABLES["second"].items()}
+_AGAIN: dict[str, list[str]] = {name: text.split() for name, text in _TABLES["again"].items()}
 _VAGUE = frozenset(("y", "z", "other", "input2", "b"))
 _MORE = ("y", "z", "w", "u", "v")
 #: Names for a second operand with a matrix for each batch element, which isn't a weight.
-_BATCHED = ("other", "keys")
-#: A name -> other names, where it is taken.
-_AGAIN = {
-    "weight": ("kernel", "matrix"), "bias": ("shift", "offset"), "scale": ("factor", "gain"), "mask": ("other_mask",),
-    "index": ("other_index",), "source": ("update",), "vector": ("direction",), "target": ("labels",),
-}  # fmt: skip
+_BATCHED = ["other", "keys"]
 #: The largest change of a size by padding, or by a window without it.
 _MARGIN = 16
 #: The largest size of an input that is written as a number without a name.
@@ -105,7 +82,7 @@ def name(sized: Sized) -> Names:
     names = Names()
     symbols = {key: names.add(word, sized.sizes[key]) for key, word in sized.named.items() if key[0] == 0}
     first = sized.plan.links[0].seed.ports[0]
-    letters = {letter: symbols[0, letter] for letter in names_of(first.layout)}
+    letters = {letter: symbols[0, letter] for letter in names_in(first.layout)}
     lead = [symbols[0, word] for word in sized.plan.lead]
     shape = [*lead, *(_written(text, letters) for text in dimensions(first.layout)[1])]
     names.first_shape = tuple(constant(text) for text in shape)
@@ -161,7 +138,7 @@ def _step(
         elif _SIZE.match(parameter.name) and type(size) is int:
             texts[parameter.name] = _parameter(names, parameter.name, size)
             sizes.add(parameter.name)
-        elif not choice.isidentifier() and (used := variables(choice)) and all(item in known for item in used):
+        elif not choice.isidentifier() and (used := names_in(choice)) and all(item in known for item in used):
             texts[parameter.name] = _written(choice, known)
         else:
             texts[parameter.name] = literal(size)
@@ -211,12 +188,12 @@ def _rename(names: Names, old: str, new: str) -> None:
 
 
 def _dimensions(seed: Seed) -> list[str]:
-    return list(dict.fromkeys(item for port in seed.ports for item in names_of(port.layout)))
+    return list(dict.fromkeys(item for port in seed.ports for item in names_in(port.layout)))
 
 
 def _shape(port: Port, texts: dict[str, str], step: ChainStep, before: Sequence[str]) -> tuple[str, ...]:
     starred, named = dimensions(port.layout)
-    written = {item: texts.get(item, str(step.names[item])) for text in named for item in variables(text)}
+    written = {item: texts.get(item, str(step.names[item])) for text in named for item in names_in(text)}
     found = [constant(_written(text, written)) for text in named]
     if any(text.isdecimal() and int(text) > _PLAIN and text not in named for text in (*found, *before)):
         raise Unsolvable("an input has a size without a name")
@@ -327,13 +304,12 @@ def _slug(text: str) -> str:
 
 def _port(seed: Seed, port: Port, taken: set[str]) -> str:
     """Returns an unused variable for a further input."""
-    own = (port.name,) if port.name == "other" else ()
-    second = _BATCHED if port.layout.startswith("B ") and _SECOND.get(seed.operator, own)[:1] == ("weight",) else None
-    wanted: tuple[Any, ...] = (
-        (*(second or _SECOND.get(seed.operator, own)), *_MORE) if port.name in _VAGUE else (port.name,)
-    )
-    for found in (*wanted, *_AGAIN.get(port.name, ()), *(f"{port.name}{number}" for number in range(2, 9))):
+    wanted: list[str] = [port.name]
+    if port.name in _VAGUE:
+        own = _SECOND.get(seed.operator, ["other"] if port.name == "other" else [])
+        wanted = [*(_BATCHED if port.layout.startswith("B ") and own[:1] == ["weight"] else own), *_MORE]
+    for found in (*wanted, *_AGAIN.get(port.name, []), *(f"{port.name}{number}" for number in range(2, 9))):
         if found not in taken:
             taken.add(found)
-            return str(found)
+            return found
     raise Unsolvable("too many inputs of one name")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from cuda_agent.tasks.decontaminate.shingles import Bag, flat, shingles
+from cuda_agent.tasks.decontaminate.index import Index
+from cuda_agent.tasks.decontaminate.shingles import shingles
+from cuda_agent.tasks.tables import inverted, tables
 
 #: The similarity from which decontamination calls a task a duplicate of an earlier one.
 ALIKE = 0.9
 #: Operators with the same graph in `graphhash.py`.
-_ONE_GRAPH = {
-    "mm": "matmul", "bmm": "matmul", "mv": "matmul", "inner": "matmul", "square": "pow_scalar", "clamp_min": "clamp",
-    "clamp_max": "clamp", "permute": "transpose", "norm": "vector_norm", "feature_scale": "mul", "channel_scale": "mul",
-    "bias_add": "add", "channel_bias": "add", "hstack": "cat", "vstack": "cat", "dstack": "cat", "column_stack": "cat",
-}  # fmt: skip
+_ONE_GRAPH = inverted(tables(__file__))
 
 
 def chain_of(operators: Sequence[str]) -> tuple[str, ...]:
@@ -28,18 +25,13 @@ class Novelty:
     def __init__(self) -> None:
         self._chains: set[tuple[str, ...]] = set()
         self._texts: set[str] = set()
-        self._holders: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        self._totals: list[int] = []
+        self._index = Index()
 
     def add(self, operators: Sequence[str], source: str) -> None:
         """Adds a task of the dataset."""
         self._chains.add(chain_of(operators))
         self._texts.add(source)
-        place = len(self._totals)
-        bag = _bag(source)
-        self._totals.append(bag.total())
-        for item in flat(bag):
-            self._holders[item].append(place)
+        self._index.add(shingles(source, "a composed task"))
 
     def has_chain(self, operators: Sequence[str]) -> bool:
         """Returns whether a task has these operators in this order, at any sizes."""
@@ -47,16 +39,5 @@ class Novelty:
 
     def has_alike(self, source: str) -> bool:
         """Returns whether a task has nearly the same computation, or the same text."""
-        if source in self._texts:
-            return True
-        bag = _bag(source)
-        shared: Counter[int] = Counter()
-        for item in flat(bag):
-            shared.update(self._holders.get(item, ()))
-        total = bag.total()
-        return any(count >= ALIKE * (total + self._totals[place] - count) for place, count in shared.items())
-
-
-def _bag(source: str) -> Bag:
-    found = shingles(source, "a composed task")
-    return found.computation or found.syntax
+        found = self._index.similarities(shingles(source, "a composed task"))
+        return source in self._texts or bool((found >= ALIKE).any())

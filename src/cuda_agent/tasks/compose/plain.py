@@ -8,15 +8,12 @@ import inspect
 from functools import lru_cache
 from typing import Any
 
+from cuda_agent.tasks.tables import tables
+
 #: The modules of the names in tasks.
 _ROOTS = {"nn": "torch.nn", "F": "torch.nn.functional", "torch": "torch"}
 #: The defaults of functions without a readable signature.
-_KNOWN = {
-    "keepdim": False, "approximate": "none", "largest": True, "descending": False, "sorted": True, "stable": False,
-    "diagonal": 0, "offset": 0, "beta": 1.0, "threshold": 20.0, "right": False, "reduction": "mean", "stride": None,
-    "dilation": 1, "groups": 1, "ceil_mode": False, "count_include_pad": True, "correction": 1,
-    "alpha": 1, "value": 1, "num_layers": 1, "bidirectional": False, "nonlinearity": "tanh",
-}  # fmt: skip
+_KNOWN = tables(__file__)
 
 
 def without_defaults(text: str) -> str:

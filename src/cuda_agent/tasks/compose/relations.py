@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from cuda_agent.tasks.compose.affinity import affinity, domain, role, suits
 from cuda_agent.tasks.records import Seed
@@ -17,8 +18,9 @@ class Relations:
         self._seeds = seeds
         self._domains = [domain((seed,)) for seed in seeds]
         self._again = [role(seed) in _REPEATED for seed in seeds]
+        #: (the seed's identity, whether others follow it) -> the affinities of all seeds with it.
         self._affinities: dict[tuple[int, bool], list[float]] = {}
-        self._suiting: dict[str, list[float]] = {}
+        self._suits = cache(lambda flowing: [suits(seed, flowing) for seed in seeds])
 
     def neighbours(self, chain: Sequence[Seed], after: bool) -> list[float]:
         """Returns for each seed how well it follows the chain, or precedes it; 0 means never."""
@@ -45,8 +47,3 @@ class Relations:
         if key not in self._affinities:
             self._affinities[key] = [affinity(end, seed) if after else affinity(seed, end) for seed in self._seeds]
         return self._affinities[key]
-
-    def _suits(self, flowing: str) -> list[float]:
-        if flowing not in self._suiting:
-            self._suiting[flowing] = [suits(seed, flowing) for seed in self._seeds]
-        return self._suiting[flowing]

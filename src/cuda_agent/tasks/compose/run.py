@@ -103,48 +103,42 @@ def digest_of(seeds: tuple[Seed, ...]) -> str:
 
 def settle(folder: Path, settings: ComposeSettings) -> None:
     """Writes the folder's settings. Raises UsageError when the folder has others."""
-    path = folder / settings.file_name
-    if path.exists():
-        begun = ComposeSettings.read(folder)
-        for field in ComposeSettings.model_fields:
-            if getattr(begun, field) != getattr(settings, field):
-                raise UsageError(
-                    f"{folder} was composed with another {field.replace('_', ' ')}",
-                    "Compose into another folder, or with the same settings and seeds",
-                )
-    else:
+    begun = ComposeSettings.find(folder)
+    if begun is None:
         settings.write(folder)
+        return
+    for field in ComposeSettings.model_fields:
+        if getattr(begun, field) != getattr(settings, field):
+            raise UsageError(
+                f"{folder} was composed with another {field.replace('_', ' ')}",
+                "Compose into another folder, or with the same settings and seeds",
+            )
 
 
 def compose(folder: Path, composer: Composer, count: int, say: Callable[[str], None]) -> Composed:
     """Composes the candidates with numbers below `count` that the folder doesn't have. Raises TaskError, StoreError."""
-    with only_one(folder, "composer"):
-        return _compose(folder, composer, count, say)
-
-
-def _compose(folder: Path, composer: Composer, count: int, say: Callable[[str], None]) -> Composed:
     path = folder / CANDIDATES_FILE
-    known = list(read_lines(path, DatasetTask)) if path.exists() else []
-    for task in known:
-        composer.tell(task)
-    first = known[-1].number + 1 if known else 0
     waiting: list[DatasetTask] = []
     skipped: dict[int, str] = {}
     added = 0
-    try:
-        for number in range(first, count):
-            try:
-                task = composer.compose(number)
-            except Skipped as error:
-                skipped[number] = str(error)
-                continue
+    with only_one(folder, "composer"):
+        known = read_lines(path, DatasetTask) if path.exists() else []
+        for task in known:
             composer.tell(task)
-            waiting.append(task)
-            added += 1
-            if len(waiting) >= _BATCH:
-                append(path, waiting)
-                waiting = []
-                say(f"{number + 1} of {count}")
-    finally:
-        append(path, waiting)
+        try:
+            for number in range(known[-1].number + 1 if known else 0, count):
+                try:
+                    task = composer.compose(number)
+                except Skipped as error:
+                    skipped[number] = str(error)
+                    continue
+                composer.tell(task)
+                waiting.append(task)
+                added += 1
+                if len(waiting) >= _BATCH:
+                    append(path, waiting)
+                    waiting = []
+                    say(f"{number + 1} of {count}")
+        finally:
+            append(path, waiting)
     return Composed(len(known), added, skipped)

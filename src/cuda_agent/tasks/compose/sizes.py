@@ -5,99 +5,41 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cuda_agent.tasks.compose.chain import Plan
-from cuda_agent.tasks.compose.layouts import names_of
+from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed
+from cuda_agent.tasks.tables import tables
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """The bounds of a size. It is drawn from `drawn` and scaled between `least` and `usual`, and up to `most` only if
     nothing else helps."""
 
-    drawn: tuple[int, ...]
+    drawn: list[int]
     least: int
     usual: int
     most: int
 
 
-_RANGES = {
-    "batch": Range((8, 16, 32, 48, 64, 128), 1, 256, 4096),
-    "rows": Range((4096, 8192, 16384, 32768), 128, 1 << 18, 1 << 28),
-    "tokens": Range((4096, 8192, 16384, 32768), 256, 1 << 18, 1 << 22),
-    "length": Range((512, 1024, 1536, 2048, 4096), 64, 16384, 1 << 18),
-    "samples": Range((4096, 8192, 16384, 32000), 256, 1 << 18, 1 << 22),
-    "steps": Range((64, 128, 256, 512), 16, 1024, 4096),
-    "keys": Range((512, 1024, 2048), 64, 8192, 32768),
-    "heads": Range((8, 12, 16, 32), 4, 64, 128),
-    "head_dim": Range((64, 128), 32, 128, 256),
-    "channels": Range((32, 64, 96, 128, 192, 256), 3, 512, 2048),
-    "depth": Range((8, 16, 32), 4, 64, 128),
-    "height": Range((28, 32, 56, 64, 112, 128, 224), 7, 512, 2048),
-    "width": Range((28, 32, 56, 64, 112, 128, 224), 7, 512, 2048),
-    "features": Range((512, 768, 1024, 1536, 2048, 4096, 8192), 64, 8192, 32768),
-    "hidden": Range((768, 1024, 1536, 2048, 4096), 64, 8192, 16384),
-    "inner": Range((512, 1024, 1536, 2048, 4096), 64, 8192, 32768),
-    "columns": Range((512, 1024, 2048, 3072, 4096), 64, 8192, 32768),
-    "classes": Range((1000, 4096, 10000, 32000), 10, 65536, 1 << 18),
-    "input_size": Range((128, 256, 512), 64, 1024, 4096),
-    "hidden_size": Range((256, 512, 1024), 64, 1024, 4096),
-    "picks": Range((64, 128, 256), 8, 4096, 1 << 16),
-    "points": Range((1024, 2048, 4096, 8192), 64, 16384, 1 << 18),
-    "centres": Range((256, 512, 1024, 2048), 64, 8192, 32768),
-    "source_length": Range((128, 256, 512, 1024), 64, 4096, 8192),
-    "target_length": Range((128, 256, 512, 1024), 64, 4096, 8192),
-    "memory_length": Range((256, 512, 1024), 64, 4096, 8192),
-}
-_OTHER = Range((16, 32, 64, 128), 2, 16384, 1 << 20)
-#: Words whose sizes aren't scaled.
-_FIXED = frozenset((
-    "heads", "head_dim", "width", "vocabulary", "out_channels", "out_features", "slots",
-    "input_size",
-))  # fmt: skip
-
-#: The order in which sizes are scaled to meet a time.
-_ORDER = (
-    "rows", "tokens", "batch", "samples", "length", "steps", "depth", "height", "points", "source_length",
-    "target_length", "memory_length", "keys", "columns", "picks", "centres",
-)  # fmt: skip
+_TABLES = tables(__file__)
+_RANGES = {word: Range(*bounds) for word, bounds in _TABLES["ranges"].items()}
+_OTHER = Range([16, 32, 64, 128], 2, 16384, 1 << 20)
+_FIXED = frozenset(_TABLES["fixed"].split())
+_RANKS = {word: place for place, word in enumerate(_TABLES["order"].split())}
+_SIDESTEPPING = frozenset(_TABLES["sidestepping"].split())
 #: Odd factors of natural sizes, with their weights.
 _FACTORS = {1: 8.0, 3: 3.0, 5: 1.0, 7: 1.0}
 _FEW_FACTORS = {1: 8.0, 3: 2.0}
 #: Further natural factors of a drawn size.
 _SIDESTEPS = (0.75, 1.25, 1.5, 1.75)
-_SIDESTEPPING = frozenset(("features", "hidden", "inner", "columns", "length", "tokens", "rows"))
-
-_IMAGE = {"N": "batch", "B": "batch", "C": "channels", "O": "out_channels", "Z": "depth", "H": "height", "W": "width"}
-_SIGNAL = {"N": "batch", "C": "channels", "O": "out_channels", "L": "length"}
-_BY_FAMILY = {
-    "attention": {"B": "batch", "G": "heads", "T": "length", "S": "keys", "K": "head_dim", "D": "hidden"},
-    "transformers": {"B": "batch", "T": "length", "S": "keys", "D": "hidden", "N": "tokens", "G": "heads"},
-    "recurrent": {"B": "batch", "N": "batch", "T": "steps", "D": "input_size", "E": "hidden_size"},
-    "matrix product": {
-        "B": "batch", "G": "heads", "N": "rows", "M": "rows", "K": "inner", "P": "columns", "D": "features",
-        "E": "out_features", "T": "length", "S": "keys",
-    },
-    "loss": {"N": "batch", "C": "classes", "D": "features"},
-    "indexing": {
-        "N": "rows", "B": "batch", "T": "length", "D": "features", "K": "picks", "M": "picks", "V": "vocabulary",
-    },
-}  # fmt: skip
-_BY_OPERATOR = {
-    "cdist": {"M": "points", "P": "centres", "K": "features"},
-    "transformer": {"S": "source_length", "T": "target_length"},
-    "transformer_decoder": {"S": "memory_length"},
-    "transformer_decoder_layer": {"S": "memory_length"},
-    "column_stack": {"B": "rows", "T": "features"},
-    "block_diag": {"T": "rows", "D": "columns", "M": "block"},
-    "fold": {"N": "batch"}, "rnn_cell": {"N": "rows"}, "gru_cell": {"N": "rows"}, "lstm_cell": {"N": "rows"},
-}  # fmt: skip
-_BY_LETTER = {
-    "N": "rows", "B": "batch", "T": "length", "L": "length", "D": "features", "C": "channels", "E": "out_features",
-    "M": "columns", "K": "slots", "V": "vocabulary", "S": "keys", "H": "height", "W": "width", "Z": "depth",
-}  # fmt: skip
+#: The words of dimensions by their letters.
+_IMAGE: dict[str, str] = _TABLES["image"]
+_SIGNAL: dict[str, str] = _TABLES["signal"]
+_BY_FAMILY: dict[str, dict[str, str]] = _TABLES["by_family"]
+_BY_OPERATOR: dict[str, dict[str, str]] = _TABLES["by_operator"]
+_BY_LETTER: dict[str, str] = _TABLES["by_letter"]
 
 
 def word_for(seed: Seed, name: str) -> str:
@@ -108,7 +50,7 @@ def word_for(seed: Seed, name: str) -> str:
     own = _BY_OPERATOR.get(seed.operator, {}).get(name)
     if own is not None:
         return own
-    first = names_of(seed.ports[0].layout)
+    first = names_in(seed.ports[0].layout)
     if "H" in first and "W" in first and name in _IMAGE:
         return _IMAGE[name]
     if "L" in first and "C" in first and name in _SIGNAL:
@@ -137,7 +79,7 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
     found = {}
     for position, name in plan.unknowns():
         found[position, name] = name if name in plan.lead else word_for(plan.links[position].seed, name)
-    named = names_of(plan.links[0].seed.ports[0].layout)
+    named = names_in(plan.links[0].seed.ports[0].layout)
     if named and plan.lead[-1:] == ("height",):
         # The last dimension is the width of an image, or the length of a signal, whatever the operator calls it.
         found[0, named[-1]] = "width"
@@ -150,13 +92,12 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
 
 def scalable(named: dict[tuple[int, str], str], rng: random.Random) -> list[tuple[tuple[int, str], ...]]:
     """Returns groups of unknowns that are scaled together, in the order in which they are tried."""
-    ranks = {word: place for place, word in enumerate(_ORDER)}
     groups: list[tuple[float, tuple[tuple[int, str], ...]]] = []
     for key, word in named.items():
         if word in _FIXED:
             continue
         # The order is a little random, so that not every task grows by its batch.
-        rank = ranks.get(word, len(ranks)) + rng.choice((0.0, 0.0, 6.5))
+        rank = _RANKS.get(word, len(_RANKS)) + rng.choice((0.0, 0.0, 6.5))
         together = (
             tuple(other for other in named if named[other] in ("height", "width")) if word == "height" else (key,)
         )
@@ -205,12 +146,12 @@ def lead_for(layout: str, following: Sequence[Seed], rng: random.Random) -> tupl
     accept it: images before a 2-D convolution, rows or sequences before a linear layer."""
     settled = next((seed for seed in following if not seed.ports[0].layout.startswith("*")), None)
     if settled is not None:
-        wanted = [word_for(settled, name) for name in names_of(settled.ports[0].layout)]
-        named = next(seed for seed in following if names_of(seed.ports[0].layout))
+        wanted = [word_for(settled, name) for name in names_in(settled.ports[0].layout)]
+        named = next(seed for seed in following if names_in(seed.ports[0].layout))
         if named is not settled and wanted[-1] not in ("width", "head_dim"):
             # An operator between them may change the last dimension.
-            wanted[-1:] = [word_for(named, names_of(named.ports[0].layout)[-1])]
-        return tuple(wanted if layout == "*" else wanted[: max(0, len(wanted) - len(names_of(layout)))])
+            wanted[-1:] = [word_for(named, names_in(named.ports[0].layout)[-1])]
+        return tuple(wanted if layout == "*" else wanted[: max(0, len(wanted) - len(names_in(layout)))])
     if layout == "*":
         last = any(seed.ports[0].layout.startswith("* ") for seed in following)
         shapes = [("rows", "features"), ("batch", "length", "hidden")]

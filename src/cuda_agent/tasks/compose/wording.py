@@ -12,18 +12,13 @@ from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.expressions import fill
 from cuda_agent.tasks.records import Seed
+from cuda_agent.tasks.tables import tables
 
 #: The line width of a composed module.
 WIDTH = 110
-#: Arguments that the docstring's words or the tensors' shapes give; the formula has the others where they aren't
-#: defaults.
-_TOLD = frozenset(
-    (
-        "dim", "dims", "keepdim", "padding", "kernel_size", "bias", "affine", "elementwise_affine", "num_heads", "eps",
-        "batch_first", "track_running_stats", "need_weights", "dropout", "align_corners", "stable", "end", "init",
-    )
-)  # fmt: skip
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
+_TABLES = tables(__file__)
+_TOLD = frozenset(_TABLES["told"].split())
+_INFIX: dict[str, str] = _TABLES["infix"]
 
 
 def docstring(sized: Sized, names: Names) -> str:

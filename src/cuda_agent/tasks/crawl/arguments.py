@@ -8,33 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.tasks.crawl.trial import Unfit
+from cuda_agent.tasks.tables import inverted, tables
 
-_CONSTRUCTOR = {
-    "layer_idx": "layer_idx=0", "layer_id": "layer_id=0", "layer_number": "layer_number=0", "i": "i=0",
-    "hidden_size": "{D}", "dim": "{D}", "d_model": "{D}", "embed_dim": "{D}", "normalized_shape": "{D}",
-    "num_channels": "{D}", "hidden_dim": "{D}", "in_features": "{D}", "out_features": "{D}", "channels": "{D}",
-    "in_channels": "{D}", "out_channels": "{D}", "input_dim": "{D}", "output_dim": "{D}", "embedding_dim": "{D}",
-    "input_size": "{D}", "output_size": "{D}", "dim_in": "{D}", "dim_out": "{D}", "n_embd": "{D}",
-    "intermediate_size": "{intermediate_size}", "mlp_dim": "{intermediate_size}", "ffn_dim": "{intermediate_size}",
-    "intermediate_dim": "{intermediate_size}", "inner_dim": "{intermediate_size}",
-    "num_heads": "{heads}", "n_heads": "{heads}", "num_attention_heads": "{heads}", "n_head": "{heads}",
-    "head_dim": "64", "eps": "1e-6", "kernel_size": "3", "stride": "1", "dilation": "1",
-    "layer_type": "'full_attention'", "window_size": "7", "shift_size": "0",
-    "has_relative_attention_bias": "False", "is_decoder": "False", "dropout": "0.0", "drop_path": "0.0",
-    "hidden_act": "'gelu'", "activation": "'gelu'", "num_layers": "2", "act_fn": "'gelu'", "bias": "True",
-    "drop_path_rate": "0.0", "in_dim": "{D}", "out_dim": "{D}", "hidden_features": "{intermediate_size}",
-    "hidden_channels": "{D}", "feature_dim": "{D}", "features": "{D}", "n_state": "{D}", "width": "{D}",
-}  # fmt: skip
-_IDS = ("input_ids", "token_type_ids", "ids")
-_POSITIONS = ("position_ids", "positions")
-_COSINES = ("position_embeddings", "rotary_pos_emb", "rope_position_embeddings", "rotary_embeddings")
-_LIKE_FIRST = (
-    "residual", "input_tensor", "residual_tensor", "residual_states", "gate", "key", "value", "query", "keys",
-    "values", "key_states", "value_states", "query_states", "k", "v", "q", "hidden_states", "second_residual",
-    "layer_input",
-)  # fmt: skip
-_OTHERS = ("encoder_hidden_states", "key_value_states", "memory", "context", "encoder_output")
-_FALSE = ("output_attentions", "use_cache", "is_causal", "output_hidden_states", "output_router_logits")
+_TABLES = tables(__file__)
+_CONSTRUCTOR = inverted(_TABLES["constructor"])
+_NAMES: dict[str, list[str]] = {kind: names.split() for kind, names in _TABLES["forward"].items()}
 
 
 @dataclass(frozen=True)
@@ -51,7 +29,7 @@ def constructor_values(required: list[str]) -> dict[str, str]:
     unknown = [name for name in required if name not in _CONSTRUCTOR]
     if unknown:
         raise Unfit(f"its constructor needs {unknown[0]}")
-    return {name: _CONSTRUCTOR[name].removeprefix(f"{name}=") for name in required}
+    return {name: _CONSTRUCTOR[name] for name in required}
 
 
 def _tensor(name: str, layout: str, **about: Any) -> Argument:
@@ -65,7 +43,7 @@ def _pair(name: str, layout: str) -> Argument:
 
 def _firsts(name: str, width: str, config: Any) -> list[Argument]:
     """Returns layouts for the tensor that a layer transforms, the most common first."""
-    if name in _IDS:
+    if name in _NAMES["ids"]:
         return [_tensor(name, "B T", dtype="int64", values="indices", high=str(getattr(config, "vocab_size", 1000)))]
     if name == "pixel_values":
         size, channels = getattr(config, "image_size", 224), getattr(config, "num_channels", 3)
@@ -81,25 +59,15 @@ def _firsts(name: str, width: str, config: Any) -> list[Argument]:
 
 def _choices(name: str, width: str) -> list[Argument]:
     """Returns the choices for another argument. Raises Unfit for an unknown name."""
-    if name in _COSINES:
+    kind = next((kind for kind, names in _NAMES.items() if name in names), "none" if "mask" in name else "")
+    if kind in ("none", "false"):
+        return [Argument(name, kind.capitalize())]
+    if kind == "cosines":
         return [_pair(name, layout) for layout in ("B T 64", "T 64", "B T 32", "T 32", "B T 128")]
-    if name in ("cos", "sin"):
-        return [_tensor(name, layout) for layout in ("B T 64", "T 64", "B T 32", "T 32")]
-    if name in _POSITIONS:
-        return [_tensor(name, "B T", dtype="int64", values="indices", high="2048")]
-    if name in ("top_k_index", "top_k_indices", "selected_experts", "topk_indices"):
-        return [_tensor(name, "N 2", dtype="int64", values="indices", high="experts")]
-    if name in ("top_k_weights", "routing_weights", "topk_weights"):
-        return [_tensor(name, "N 2", values="probabilities")]
-    if name in _LIKE_FIRST:
-        return [_tensor(name, layout) for layout in (f"B T {width}", f"N {width}", f"B {width} H W")]
-    if name in _OTHERS:
-        return [_tensor(name, f"B S {width}")]
-    if name in _FALSE:
-        return [Argument(name, "False")]
-    if "mask" in name or name in ("past_key_values", "past_key_value", "layer_head_mask", "position_bias", "alibi"):
-        return [Argument(name, "None")]
-    raise Unfit(f"its forward needs {name}")
+    if kind not in _TABLES["layouts"]:
+        raise Unfit(f"its forward needs {name}")
+    about = _TABLES["values"].get(kind, {})
+    return [_tensor(name, layout.replace("WIDTH", width), **about) for layout in _TABLES["layouts"][kind]]
 
 
 def _rotary_choices(names: list[str]) -> list[list[Argument]]:
@@ -129,9 +97,8 @@ def arguments_of(function: Any, width: str, config: Any, *, is_function: bool) -
         return
     first = _firsts(named[0].name, width, config)
     yield [first, *(_choices(name, width) for name in required)]
-    extra = [
-        item.name for item in named[1:] if item.name in (*_COSINES, *_POSITIONS, *_OTHERS) and item.name not in required
-    ]
+    positional = [*_NAMES["cosines"], *_NAMES["positions"], *_NAMES["others"]]
+    extra = [item.name for item in named[1:] if item.name in positional and item.name not in required]
     for count in range(1, len(extra) + 1):
         for names in ([name] for name in extra) if count == 1 else [extra[:count]]:
             yield [first, *(_choices(name, width) for name in (*required, *names))]

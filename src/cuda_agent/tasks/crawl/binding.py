@@ -30,15 +30,16 @@ class Binding:
         """Returns whether all of the seed's conditions hold."""
         return all(evaluate(condition, self.names) for condition in self.seed.where)
 
-    def constructor(self) -> str | None:
-        """Returns the source of the layer. Raises UsageError."""
+    def layer(self, scope: dict[str, Any]) -> Any:
+        """Returns a new layer, or None for a function. Raises UsageError, and what the library raises."""
         written = {name: repr(value) for name, value in self.names.items()}
-        return None if self.seed.constructor is None else fill(self.seed.constructor, written)
+        return None if self.seed.constructor is None else eval(fill(self.seed.constructor, written), scope).eval()
 
-    def call(self) -> str:
-        """Returns the source of the call, with `layer` and the names of the ports as variables. Raises UsageError."""
+    def call(self, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> Any:
+        """Returns the output. Raises UsageError, and what the library raises."""
         written = {name: repr(value) for name, value in self.names.items()} | {"layer": "layer"}
-        return fill(self.seed.call, written | {port.name: port.name for port in self.seed.ports})
+        source = fill(self.seed.call, written | {port.name: port.name for port in self.seed.ports})
+        return eval(source, scope | inputs | {"layer": layer})
 
     def inputs(self, device: str = "cpu") -> dict[str, torch.Tensor]:
         """Returns fresh tensors for all ports, drawn with torch's generator."""

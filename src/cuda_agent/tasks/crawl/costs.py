@@ -77,11 +77,9 @@ def made_with_marks(make: Any) -> Any:
 def measure(binding: Binding, scope: dict[str, Any]) -> dict[str, float]:
     """Returns the FLOPs and elements of one pass on meta tensors. Raises what the library raises."""
     with torch.device("meta"), torch.no_grad():
-        layer = None if binding.seed.constructor is None else eval(binding.constructor() or "", scope).eval()
-        inputs = binding.inputs("meta")
-        names = scope | inputs | {"layer": layer}
+        layer, inputs = binding.layer(scope), binding.inputs("meta")
         with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
-            made = eval(binding.call(), names)
+            made = binding.call(scope, layer, inputs)
     return {
         "flops": counter.get_total_flops(),
         "moved": traffic.moved,
@@ -140,13 +138,13 @@ def measured(seed: Seed, small: dict[str, int], most_weights: int) -> Seed:
     scope = scope_of(seed)
     binding = _first(seed, small)
     with torch.device("meta"), torch.no_grad():
-        layer = None if seed.constructor is None else eval(binding.constructor() or "", scope).eval()
+        layer = binding.layer(scope)
         if layer is not None and sum(item.numel() for item in layer.parameters()) > most_weights:
             raise Unfit("too large to be tried: its configuration fixes more than 80 million weights")
-        made = eval(binding.call(), scope | binding.inputs("meta") | {"layer": layer})
+        made = binding.call(scope, layer, binding.inputs("meta"))
     seed = seed.model_copy(update={"call": seed.call + _element(made, seed.family)})
     if seed.constructor is not None:
-        marked = made_with_marks(lambda: eval(binding.constructor() or "", scope))
+        marked = made_with_marks(lambda: binding.layer(scope))
         if unset := _unset(marked):
             lines = _MATRICES if all(item.dim() > 1 for item in unset) else _ALL
             seed = seed.model_copy(update={"initialize": lines, "imports": (_NN, *seed.imports)})

@@ -1,4 +1,4 @@
-"""Tries layers of transformers: `python -m cuda_agent.tasks.crawl.layers JOBS RESULTS FIRST`, inside a sandbox.
+"""Tries layers of transformers inside a sandbox.
 
 A class becomes a seed when it runs with some configuration and inputs. The sizes come from the settings that its
 constructor reads, and the inputs from the arguments of its `forward`. Candidates are tried on meta tensors.
@@ -10,70 +10,34 @@ import contextlib
 import importlib
 import inspect
 import itertools
-import logging
 import re
-import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
 from cuda_agent.tasks.crawl.arguments import Argument, arguments_of, constructor_values
 from cuda_agent.tasks.crawl.binding import bindings
 from cuda_agent.tasks.crawl.costs import measure, measured
-from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of, serve
+from cuda_agent.tasks.crawl.serving import serving
+from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of
 from cuda_agent.tasks.records import Parameter, Port, Seed
+from cuda_agent.tasks.tables import inverted, tables
 
 _IMPLEMENTATIONS = {"attn_implementation": "'eager'", "experts_implementation": "'batched_mm'"}
 #: Some experts copy their weights for every token, so they are tried at small sizes.
 _SMALL_EXPERTS = {"T": 4, "N": 8, "D": 128}
 SMALL = {"B": 2, "T": 16, "S": 12, "D": 256, "N": 32, "H": 8, "W": 8, "G": 4}
-_SIZES = {
-    "B": (2, 4, 8, 16), "T": (512, 1024, 2048, 4096), "S": (256, 512, 1024, 2048), "D": (512, 1024, 2048, 4096),
-    "N": (2048, 4096, 8192, 16384), "H": (28, 32, 56, 64), "W": (28, 32, 56, 64), "G": (8, 16, 32),
-}  # fmt: skip
-_SIZES_IMAGES = {"B": (8, 16, 32), "D": (128, 256, 512)}
-_SIZES_EXPERTS = {"B": (1, 2, 4), "T": (16, 32, 64, 128), "D": (512, 1024, 2048), "N": (16, 32, 64, 128, 256)}
 _TRIES = 160
 _MOST_WEIGHTS = 80_000_000
-#: A size -> the names that families give it.
-_FIELDS = {
-    "D": "hidden_size d_model n_embd embed_dim dim n_embed emb_dim hidden_dim embedding_size",
-    "intermediate_size": "intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner mlp_dim inner_dim "
-    "ffn_hidden_size intermediate_dim dense_intermediate_size",
-    "heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads decoder_attention_heads",
-    "kv_heads": "num_key_value_heads num_kv_heads",
-    "experts": "num_experts num_local_experts n_routed_experts moe_num_experts",
-    "active": "num_experts_per_tok moe_topk moe_k",
-    "expert_size": "moe_intermediate_size expert_ffn_hidden_size shared_expert_intermediate_size",
-    "64": "head_dim d_kv attention_head_dim",
-}
-_SIZE_OF = {name: size for size, names in _FIELDS.items() for name in names.split()}
-_CHOICES = {
-    "intermediate_size": ("4 * D", "2 * D", "3 * D"),
-    "heads": ("D // 64",),
-    "kv_heads": ("D // 128",),
-    "experts": ("16", "32"),
-    "active": ("2",),
-    "expert_size": ("D // 2", "D"),
-}
-_PHRASES = (
-    (r"Rotary|Rope|RoPE|^apply_|^rotate_", "rotary embedding", "rotary position embedding"),
-    (r"Router|Gate$|Gating$", "experts", "router of experts"),
-    (r"Expert|MoE|Moe|MOE", "experts", "mixture of experts"),
-    (r"RMSNorm|T5LayerNorm", "normalization", "RMS normalisation"),
-    (r"Norm", "normalization", "normalisation"),
-    (r"Attention|Attn|Attn$", "attention", "attention"),
-    (r"Gated|Gating|GLU", "gated layer", "gated layer"),
-    (r"MLP|Mlp|FeedForward|FFN|FF$|Dense|Intermediate|Output$", "feed-forward", "feed-forward layer"),
-    (r"Mamba|Mixer|SSM|Delta", "state space", "token mixer"),
-    (r"Conv", "convolution", "convolution block"),
-    (r"", "transformer block", "transformer layer"),
-)
+_TABLES = tables(__file__)
+_SIZES: dict[str, list[int]] = _TABLES["sizes"]
+_SIZE_OF = inverted(_TABLES["fields"])
+_CHOICES: dict[str, list[str]] = _TABLES["choices"]
 
 
 @dataclass(frozen=True)
@@ -87,8 +51,6 @@ class Maker:
 
 
 def _config_classes(module: Any, annotated: Any) -> list[Any]:
-    from transformers import PreTrainedConfig
-
     found = [item for item in vars(module).values() if inspect.isclass(item) and issubclass(item, PreTrainedConfig)]
     mine = [item for item in found if item is not PreTrainedConfig]
     named = annotated.__name__ if inspect.isclass(annotated) else str(annotated)
@@ -96,20 +58,17 @@ def _config_classes(module: Any, annotated: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _recorded(config: Any) -> Iterator[dict[str, None]]:
-    """Records the names that are read from `config` in this block, in order."""
-    kind, reads = type(config), dict[str, None]()
-    original: Any = kind.__getattribute__
+def _recorded(kind: Any) -> Iterator[dict[str, None]]:
+    """Records the names that are read from configurations of a class in this block, in order."""
+    reads = dict[str, None]()
+    original = kind.__getattribute__
 
     def recording(own: Any, name: str) -> Any:
         reads[name] = None
         return original(own, name)
 
-    config.__class__ = type(kind.__name__, (kind,), {"__getattribute__": recording})
-    try:
+    with mock.patch.object(kind, "__getattribute__", recording):
         yield reads
-    finally:
-        config.__class__ = kind
 
 
 def _settings(config: Any, reads: dict[str, None]) -> dict[str, str]:
@@ -136,7 +95,7 @@ def _config_makers(cls: Any, module: Any, config_class: Any, slot: str, others: 
     values = {name: eval(re.sub(r"\{\w+\}", "256", value)) for name, value in others.items()}
     config = config_class(attn_implementation="eager", experts_implementation="batched_mm")
     try:
-        with _recorded(config) as reads, torch.device("meta"):
+        with _recorded(config_class) as reads, torch.device("meta"):
             cls(**{slot or "config": config, **values})
     except Exception as error:  # noqa: BLE001 - this configuration isn't for this class
         raise Unfit(f"can't be made from {config_class.__name__}: {_line(error)}") from None
@@ -197,7 +156,7 @@ def _hidden(item: Any, maker: Maker) -> str:
         return "D"
     if re.search(r"Rotary|Rope|RoPE", item.__name__):
         return "64"
-    names = [name for name in _FIELDS["D"].split() if isinstance(getattr(maker.config, name, None), int)]
+    names = [name for name in _TABLES["fields"]["D"].split() if isinstance(getattr(maker.config, name, None), int)]
     return str(getattr(maker.config, names[0])) if names else "D"
 
 
@@ -209,8 +168,8 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
     )
     parameters = tuple(Parameter(name=name, choices=choices) for name, choices in _CHOICES.items() if name in used)
     text = " ".join([*used, *(choice for parameter in parameters for choice in parameter.choices)])
-    natural = _SIZES | (_SIZES_EXPERTS if maker and "batched_mm" in maker.template else {})
-    natural = natural | (_SIZES_IMAGES if "H" in ports[0].layout.split() else {})
+    natural = _SIZES | (_TABLES["sizes_of_experts"] if maker and "batched_mm" in maker.template else {})
+    natural = natural | (_TABLES["sizes_of_images"] if "H" in ports[0].layout.split() else {})
     sizes = {name: choices for name, choices in natural.items() if re.search(rf"\b{name}\b", text)}
     family, phrase = _kind(item, module)
     own = f"from {module.__name__} import {item.__name__}"
@@ -242,7 +201,7 @@ def _family(module: Any) -> str:
 def _kind(item: Any, module: Any) -> tuple[str, str]:
     """Returns (family of the catalogue, phrase), by the name of the class without its family's."""
     name = item.__name__.removeprefix(_family(module))
-    _, family, phrase = next(entry for entry in _PHRASES if re.search(entry[0], name))
+    family, phrase = next(kind for pattern, *kind in _TABLES["kinds"] if re.search(pattern, name))
     if family == "transformer block" and not re.search(r"[Aa]tt(entio)?n", inspect.getsource(item)):
         return "block", "block"
     return family, phrase
@@ -297,31 +256,6 @@ def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
     raise Unfit(f"fails with all inputs that were tried; the first: {problem}")
 
 
-@contextlib.contextmanager
-def _implementations() -> Iterator[set[str]]:
-    """Records which settings that choose an implementation are read in this block."""
-    from transformers import PreTrainedConfig
-
-    asked: set[str] = set()
-    kept = {name: vars(PreTrainedConfig)[f"_{name}"] for name in _IMPLEMENTATIONS}
-
-    def watched(name: str, own: property) -> property:
-        def read(config: Any) -> Any:
-            asked.add(name)
-            assert own.fget is not None
-            return own.fget(config)
-
-        return property(read, own.fset)
-
-    for name, own in kept.items():
-        setattr(PreTrainedConfig, f"_{name}", watched(name, own))
-    try:
-        yield asked
-    finally:
-        for name, own in kept.items():
-            setattr(PreTrainedConfig, f"_{name}", own)
-
-
 def _without_idle_settings(seed: Seed) -> Seed:
     """Returns the seed without the choices of implementations that its layer doesn't read."""
     made = seed.constructor
@@ -329,11 +263,11 @@ def _without_idle_settings(seed: Seed) -> Seed:
         return seed
     scope, binding = scope_of(seed), next(bindings(seed, small_sizes(seed), ()))
     with torch.device("meta"), torch.no_grad():
-        layer = eval(binding.constructor() or "", scope).eval()
-        with _implementations() as used:
-            eval(binding.call(), scope | binding.inputs("meta") | {"layer": layer})
+        layer = binding.layer(scope)
+        with _recorded(PreTrainedConfig) as reads:
+            binding.call(scope, layer, binding.inputs("meta"))
     for name, value in _IMPLEMENTATIONS.items():
-        if name not in used:
+        if f"_{name}" not in reads:
             made = re.sub(rf"(, )?{name}={value}", "", made).replace("(, ", "(")
     return seed.model_copy(update={"constructor": made})
 
@@ -377,7 +311,4 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
     return {"seed": seed.model_dump(mode="json"), "graph": graph}
 
 
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+create = serving(outcome)

@@ -1,5 +1,4 @@
-"""Lists the callables of the installed torch, and says why some give no seed: `python -m cuda_agent.tasks.crawl.offers
-…`.
+"""Lists the callables of the installed torch, and says why some give no seed.
 
 It runs inside a sandbox. A callable that the catalogue doesn't describe is classified by its schema (aliases, tags,
 arguments) and by calls on tensors. Element-wise operators become seeds, so that those of a new version are found.
@@ -9,21 +8,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
-import warnings
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
 from cuda_agent.tasks.crawl.catalogue import SMALL, SMALL_LEADING
-from cuda_agent.tasks.crawl.trial import Unfit, attempt, serve, tensors
+from cuda_agent.tasks.crawl.serving import serving
+from cuda_agent.tasks.crawl.trial import Unfit, attempt, tensors
 from cuda_agent.tasks.records import Port, Seed, Values
+from cuda_agent.tasks.tables import tables
 
 _SPACES = ("torch.nn", "torch.nn.functional", "torch", "torch.Tensor", "torch.special", "torch.linalg", "torch.fft")
 _PREFIX = {"torch.nn": "nn", "torch.nn.functional": "F", "torch.Tensor": "Tensor"}
@@ -165,17 +161,11 @@ def _function_outcome(full: str) -> dict[str, Any]:
     return {"reason": reason}
 
 
-@cache
-def _written() -> dict[str, str]:
-    pages: dict[str, str] = yaml.safe_load(Path(__file__).with_name("left_out.yaml").read_text())
-    return pages
-
-
 def outcome(job: dict[str, Any]) -> dict[str, Any]:
     """Returns {"names": …} for {"list": true}, and for {"name": …} a {"seed": …, "graph": …} or {"reason": …}."""
     if job.get("list"):
         return {"names": names()}
-    written = next((reason for pattern, reason in _written().items() if fnmatch(job["name"], pattern)), None)
+    written = next((reason for pattern, reason in tables(__file__).items() if fnmatch(job["name"], pattern)), None)
     if written is not None:
         return {"reason": written}
     space, _, name = job["name"].rpartition(".")
@@ -189,6 +179,4 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
     return {"reason": reason} if reason is not None else _function_outcome(job["name"])
 
 
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+create = serving(outcome)

@@ -1,18 +1,12 @@
-"""Tries seeds: `python -m cuda_agent.tasks.crawl.trial JOBS RESULTS FIRST`, inside a sandbox.
+"""Tries a seed inside a sandbox.
 
-A seed is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
-other inputs and on meta tensors. Every job writes a line when it begins and one when it ends, so that the parent knows
-which job never ended.
+It is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
+other inputs and on meta tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
-import warnings
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cuda_agent.tasks.crawl.binding import Binding, bindings, unbound
+from cuda_agent.tasks.crawl.serving import serving
 from cuda_agent.tasks.records import Seed
 
 
@@ -59,23 +54,22 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _layer(binding: Binding, scope: dict[str, Any], device: str) -> Any:
-    source = binding.constructor()
-    if source is None:
-        return None
     torch.manual_seed(0)
     with torch.device(device):
-        layer = eval(source, scope)
+        layer = binding.layer(scope)
+        if layer is None:
+            return None
         if binding.seed.initialize:
             exec("\n".join(binding.seed.initialize).replace("{layer}", "layer"), scope | {"layer": layer})
     if any(torch.nn.parameter.is_lazy(item) for item in (*layer.parameters(), *layer.buffers())):
         raise Unfit("lazy: its weights take their shape from the first input")
-    return layer.eval()
+    return layer
 
 
 def _run(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor], state: int) -> Any:
     torch.manual_seed(state)
     with torch.no_grad():
-        return eval(binding.call(), scope | inputs | {"layer": layer})
+        return binding.call(scope, layer, inputs)
 
 
 def _inputs(binding: Binding, state: int, device: str = "cpu") -> dict[str, torch.Tensor]:
@@ -110,16 +104,12 @@ def _judge_chance(
     """
     with _Seen() as seen:
         outputs = _run(binding, scope, layer, inputs, 1)
-    if not torch.equal(torch.Generator().manual_seed(1).get_state(), _state_after(binding, scope, layer, inputs)):
+    _run(binding, scope, layer, inputs, 1)
+    if not torch.equal(torch.Generator().manual_seed(1).get_state(), torch.get_rng_state()):
         raise Unfit(f"stochastic: {seen.random[0] if seen.random else 'it'} draws random numbers")
     if not _same(outputs, _run(binding, scope, layer, inputs, 2)):
         raise Unfit("stochastic: two runs from different states of the generator differ")
     return outputs, seen
-
-
-def _state_after(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    _run(binding, scope, layer, inputs, 1)
-    return torch.get_rng_state()
 
 
 def _meta(binding: Binding, scope: dict[str, Any], seen: _Seen) -> Any:
@@ -197,16 +187,4 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
         return {"reason": f"fails: {type(error).__name__}: {first[0] if first else ''}"[:300]}
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], jobs: Path, results: Path, first: int) -> None:
-    """Answers the jobs from number `first` on."""
-    torch.set_num_threads(1)
-    with jobs.open() as wanted, results.open("a", buffering=1) as stream:
-        for number, line in enumerate(wanted):
-            if number >= first:
-                stream.write(json.dumps({"number": number}) + "\n")
-                stream.write(json.dumps({"number": number, **answer(json.loads(line))}) + "\n")
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+create = serving(outcome)

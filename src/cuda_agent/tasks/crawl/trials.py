@@ -6,28 +6,20 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from cuda_agent.core import bytecode
-from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.core.enums import Device, SandboxLevel
+from cuda_agent.tasks.captured import task_zygote
 from cuda_agent.tasks.crawl.catalogue import SMALL_LEADING, Entry
-from cuda_agent.workers.process import memory_limit_mib
-from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
+from cuda_agent.workers.process import WorkerFault
+from cuda_agent.workers.requests import FaultKind, WorkerAnswer, WorkerRequest
+from cuda_agent.workers.zygote import Zygote
 
-_PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 8192
-#: The time for the first seed of a process, which includes the imports.
-_START_LIMIT_S = 240.0
-_POLL_S = 0.1
 _SAY_EVERY = 100
 
 Say = Callable[[str], None]
@@ -45,89 +37,37 @@ class TrialOptions:
     limit_s: float = 60.0
 
 
-class _Progress:
-    """The output of a sandboxed process so far: outcomes by number, and the running job."""
+class CrawlOutcome(WorkerAnswer):
+    """The outcome of a job, as JSON."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.outcomes: dict[int, dict[str, Any]] = {}
-        self.begun = -1
-        self.changed = time.monotonic()
-        self._size = 0
-
-    def look(self) -> None:
-        size = self._path.stat().st_size if self._path.exists() else 0
-        if size == self._size:
-            return
-        self._size, self.changed = size, time.monotonic()
-        for line in self._path.read_text().splitlines():
-            try:
-                told = json.loads(line)
-            except ValueError:
-                continue
-            number = told.pop("number")
-            self.begun = max(self.begun, number)
-            if told:
-                self.outcomes[number] = told
+    outcome: str
 
 
-def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> SandboxedProcess:
-    scratch, compiled = folder / "scratch", bytecode.environment()
-    spec = SandboxSpec(
-        scratch=scratch,
-        level=level,
-        readable=(folder, _PACKAGES, *map(Path, compiled.values())),
-        environment=compiled,
-        limits=SandboxLimits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=512),
-    )
-    arguments = [str(folder / "jobs.jsonl"), str(scratch / "results.jsonl"), str(first)]
-    return spawn([sys.executable, "-P", "-m", module, *arguments], spec, cwd=scratch, log=folder / "log")
+class CrawlJob(WorkerRequest[CrawlOutcome]):
+    """A job, as JSON."""
+
+    job: str
 
 
-def _until_end(
-    process: SandboxedProcess, progress: _Progress, total: int, options: TrialOptions, ended: threading.Event
-) -> str:
-    """Waits until the process ends. Returns its ending, which is the outcome of the running job."""
-    told, before = 0, progress.begun
-    progress.changed = time.monotonic()
-    while process.poll() is None:
-        progress.look()
-        if len(progress.outcomes) >= told + _SAY_EVERY:
-            told = len(progress.outcomes)
-            options.say(f"{told} of {total} tried")
-        limit = _START_LIMIT_S if progress.begun == before else options.limit_s
-        if ended.is_set() or time.monotonic() - progress.changed > limit:
-            process.kill()
-            return f"ran for more than {limit:.0f} s"
-        time.sleep(_POLL_S)
-    progress.look()
-    if process.limit_hit is not None:
-        return f"exceeded the limit of {process.limit_hit}"
-    return f"ended its process with code {process.poll()}"
-
-
-def _run_part(
-    jobs: Sequence[dict[str, Any]], module: str, options: TrialOptions, ended: threading.Event
-) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory(prefix="cuda-agent-crawl-") as name:
-        folder = Path(name)
-        (folder / "scratch").mkdir()
-        (folder / "jobs.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
-        progress = _Progress(folder / "scratch" / "results.jsonl")
-        first = 0
-        while first < len(jobs) and not ended.is_set():
-            with _start(folder, module, first, options.level) as process:
-                ending = _until_end(process, progress, len(jobs), options, ended)
-                tail = process.tail(300)
-            if progress.begun < first:
-                ending = f"{ending} before it began: {tail.strip()[-200:]}"
-            while first in progress.outcomes:
-                first += 1
-            if first < len(jobs):
-                progress.outcomes[first] = {"reason": ending}
-                first += 1
-            options.say(f"{first} of {len(jobs)} tried")
-        return [progress.outcomes.get(number, {"reason": "interrupted"}) for number in range(len(jobs))]
+def _run_part(jobs: Jobs, options: TrialOptions, zygote: Zygote) -> list[dict[str, Any]]:
+    """Returns the outcomes of jobs that follow each other in one process, or in a new one where a job ended it."""
+    outcomes: list[dict[str, Any]] = []
+    fork = zygote.fork()
+    for number, job in enumerate(jobs, 1):
+        try:
+            answer = fork.request(CrawlJob(job=json.dumps(job)), timeout_s=options.limit_s)
+            outcomes.append(json.loads(answer.outcome))
+        except WorkerFault as error:
+            late = error.fault.kind is FaultKind.DEADLINE
+            ending = (
+                f"ran for more than {options.limit_s:.0f} s" if late else f"ended its process ({error.fault.reason})"
+            )
+            outcomes.append({"reason": ending})
+            fork.end()
+            fork = zygote.fork()
+        if number % _SAY_EVERY == 0 or number == len(jobs):
+            options.say(f"{number} of {len(jobs)} tried")
+    return outcomes
 
 
 def default_workers() -> int:
@@ -136,18 +76,17 @@ def default_workers() -> int:
 
 
 def run_jobs(jobs: Jobs, module: str, options: TrialOptions) -> list[dict[str, Any]]:
-    """Returns what `module` answers to each job, or {"reason": …} where a job ended its process. Raises
-    SandboxError."""
+    """Returns what `module` answers to each job, or {"reason": …} where a job ended its process. Raises SandboxError,
+    WorkerError."""
     size = max(1, math.ceil(len(jobs) / options.workers))
     parts = [jobs[start : start + size] for start in range(0, len(jobs), size)]
-    ended = threading.Event()
-    with ThreadPoolExecutor(max(1, len(parts))) as pool:
-        try:
-            found = list(pool.map(lambda part: _run_part(part, module, options, ended), parts))
-        except BaseException:
-            # Otherwise the interrupt would wait until the threads end.
-            ended.set()
-            raise
+    with ThreadPoolExecutor(max(1, len(parts))) as pool, ExitStack() as stack:
+        # The processes end before the pool waits for its threads, so that an interrupt needn't wait for the jobs.
+        zygotes = [
+            stack.enter_context(task_zygote(Device.CPU, options.level, _MEMORY_MIB, serves=module, warm=False))
+            for _ in parts
+        ]
+        found = list(pool.map(_run_part, parts, [options] * len(parts), zygotes))
     return [outcome for part in found for outcome in part]
 
 

@@ -10,45 +10,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.record import Record
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
-from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_similarities, read_tasks, stack_name
+from cuda_agent.tasks.dataset.folder import graphs_of, read_stages
 from cuda_agent.tasks.dataset.importing import is_exported
 from cuda_agent.tasks.dataset.splits import SPLITS, split_of
 from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.measurements import Measurements
 from cuda_agent.tasks.records import DatasetTask, Similarity
+from cuda_agent.tasks.tables import tables, templates
 
 #: The name of a column -> its type and its meaning, for the card.
-COLUMNS = {
-    "ops": ("string", "the seeds that the task is made of, in order, as a JSON list"),
-    "data_source": ("string", "`torch#N`: N operators of torch; `transformers#1`: one module of transformers"),
-    "code": ("string", "the task: `Model`, `get_inputs`, `get_init_inputs` (KernelBench's convention)"),
-    "key": ("string", "hash of the code and its tolerances"),
-    "name": ("string", "a readable name, unique"),
-    "composer": ("string", "the composer"),
-    "seed": ("int64", "the seed of the composer's random choices"),
-    "number": ("int64", "its place in the composer's stream; with `seed` it reproduces the task"),
-    "flops": ("double", "operations of one forward pass in eager"),
-    "bytes": ("double", "bytes that eager's kernels read and write in it"),
-    "predicted_us": ("double", "predicted eager time, µs"),
-    "eager_us": ("double", "measured eager time, µs"),
-    "eager_low_us": ("double", "lower end of its 95 % interval, µs"),
-    "eager_high_us": ("double", "upper end of its 95 % interval, µs"),
-    "peak_memory_bytes": ("int64", "of one eager call, weights and inputs included"),
-    "stack": ("string", "hash of the hardware and software that it was measured on"),
-    "graph_hash": ("string", "of the operator graph with shapes abstracted"),
-    "graph_operators": ("string", "operators of the graph, as a JSON list"),
-    "similarity": ("double", "to the nearest evaluation task, of syntax trees, 0 to 1"),
-    "split": ("string", "train, validation or test, by operator graph"),
-}
+COLUMNS: dict[str, tuple[str, str]] = {name: tuple(about) for name, about in tables(__file__).items()}
+
+
+class Share(Record):
+    """The tasks of one origin, in percent of all, beside the published percent."""
+
+    origin: str
+    tasks: int
+    percent: float
+    published_percent: float
 
 
 @dataclass(frozen=True)
@@ -60,10 +48,6 @@ class Chosen:
     similarities: dict[str, Similarity]
     account: Decontamination
 
-    @property
-    def graphs(self) -> dict[str, str]:
-        return graphs_of(self.measured)
-
 
 def choose(folder: Path, *, stack: str | None = None, count: int | None = None) -> Chosen:
     """Returns the tasks that passed every filter and both comparisons, or `count` of them at the published shares.
@@ -72,20 +56,18 @@ def choose(folder: Path, *, stack: str | None = None, count: int | None = None) 
     """
     if is_exported(folder):
         raise UsageError(f"{folder} is an exported dataset", "Give the folder of its stages")
-    measured = measured_on(folder, stack)
-    if measured is None:
+    stages = read_stages(folder, stack)
+    if stages.measured is None:
         raise UsageError(f"{folder} has no measurements", f"Run: cuda-agent tasks filter {folder}")
-    similarities = read_similarities(folder)
-    if similarities is None:
+    if stages.similarities is None:
         raise UsageError(f"{folder} was not decontaminated", f"Run: cuda-agent tasks decontaminate {folder}")
-    passed = passing(read_tasks(folder), measured)
-    unknown = [task.task.name for task in passed if task.task.key not in similarities]
+    unknown = [task.task.name for task in stages.passed if task.task.key not in stages.similarities]
     if unknown:
         raise UsageError(
             f"{len(unknown)} tasks were not compared with the evaluation set, such as {unknown[0]}",
             f"Run: cuda-agent tasks decontaminate {folder}",
         )
-    clean = [task for task in passed if similarities[task.task.key].finding is None]
+    clean = stages.clean
     if not clean:
         raise UsageError(f"No task of {folder} passed everything", "See the funnel in `cuda-agent tasks stats`")
     chosen = clean if count is None else at_published_shares(clean, count)
@@ -94,14 +76,15 @@ def choose(folder: Path, *, stack: str | None = None, count: int | None = None) 
             f"{len(clean)} tasks passed everything, too few of some kind for {count} at the published shares",
             "Compose more, or omit --count",
         )
-    return Chosen(chosen, measured, similarities, Decontamination.read(folder))
+    return Chosen(chosen, stages.measured, stages.similarities, Decontamination.read(folder))
 
 
 def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
     """Writes `train.parquet`, `validation.parquet`, `test.parquet` (without empty ones) and `README.md`. Returns the
     number of tasks by split. Raises StoreError."""
     pyarrow = arrow()
-    seed = ComposeSettings.read(folder).seed if (folder / ComposeSettings.file_name).exists() else 0
+    settings = ComposeSettings.find(folder)
+    seed = settings.seed if settings is not None else 0
     rows = [_row(task, chosen, seed) for task in chosen.tasks]
     schema = pyarrow.schema([(name, getattr(pyarrow, _arrow_type(kind))()) for name, (kind, _) in COLUMNS.items()])
     counts = {}
@@ -144,7 +127,7 @@ def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
         "eager_low_us": measurement.eager_low_us,
         "eager_high_us": measurement.eager_high_us,
         "peak_memory_bytes": measurement.peak_memory_bytes,
-        "stack": stack_name(chosen.measured),
+        "stack": chosen.measured.stack_name,
         "graph_hash": measurement.graph_hash,
         "graph_operators": json.dumps(list(measurement.graph_operators)),
         "similarity": chosen.similarities[task.task.key].similarity,
@@ -154,34 +137,39 @@ def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
 
 def card(chosen: Chosen, counts: dict[str, int]) -> str:
     """Returns the dataset card, with the settings that `datasets` needs to load the files."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("cuda_agent.tasks.dataset", "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("card.md.j2").render(
-        counts=counts,
-        total=len(chosen.tasks),
-        size=_size(len(chosen.tasks)),
-        columns=COLUMNS,
-        shares=shares(chosen.tasks),
-        seeds=len({seed for task in chosen.tasks for seed in task.ops}),
-        graphs=len({chosen.graphs.get(task.task.key) for task in chosen.tasks}),
-        account=chosen.account,
-        stack=_stack(chosen.measured.stack),
-        stack_hash=stack_name(chosen.measured),
+    graphs = graphs_of(chosen.measured)
+    return (
+        templates(__file__)
+        .get_template("card.md.j2")
+        .render(
+            counts=counts,
+            total=len(chosen.tasks),
+            size=_size(len(chosen.tasks)),
+            columns=COLUMNS,
+            shares=shares(chosen.tasks),
+            seeds=len({seed for task in chosen.tasks for seed in task.ops}),
+            graphs=len({graphs.get(task.task.key) for task in chosen.tasks}),
+            account=chosen.account,
+            stack=_stack(chosen.measured.stack),
+            stack_hash=chosen.measured.stack_name,
+        )
     )
 
 
-def shares(tasks: Sequence[DatasetTask]) -> dict[str, tuple[int, float, float]]:
-    """Returns origin -> (tasks, their percent, the published percent)."""
+def shares(tasks: Sequence[DatasetTask]) -> tuple[Share, ...]:
+    """Returns the shares of the published origins, and then those of others."""
     counts = Counter(task.task.origin for task in tasks)
     published = {f"torch#{kind}" if kind else "transformers#1": share for kind, share in PUBLISHED_SHARES.items()}
-    others = sorted(set(counts) - set(published))
     total = max(1, len(tasks))
-    return {o: (counts[o], 100 * counts[o] / total, published.get(o, 0.0)) for o in [*published, *others]}
+    return tuple(
+        Share(
+            origin=origin,
+            tasks=counts[origin],
+            percent=100 * counts[origin] / total,
+            published_percent=published.get(origin, 0.0),
+        )
+        for origin in [*published, *sorted(set(counts) - set(published))]
+    )
 
 
 def _size(count: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE
-from cuda_agent.tasks.filter.measurements import Measurements, read_all, stack_hash
+from cuda_agent.tasks.filter.measurements import Measurements, read_all
 from cuda_agent.tasks.filter.run import read_candidates
-from cuda_agent.tasks.records import DatasetTask, Similarity
+from cuda_agent.tasks.records import DatasetTask, Similarity, TaskFinding
 from cuda_agent.tasks.store import read_lines
 
 
@@ -21,10 +22,46 @@ def read_tasks(folder: Path) -> list[DatasetTask]:
     return sorted(found.values(), key=lambda task: (task.composer, task.number))
 
 
+@dataclass(frozen=True)
+class Stages:
+    """The files of a folder's stages. Stages that weren't run yet have None; `clean` passed those that were."""
+
+    candidates: list[DatasetTask]
+    measured: Measurements | None
+    similarities: dict[str, Similarity] | None
+
+    @property
+    def passed(self) -> list[DatasetTask]:
+        """The tasks that passed the filters."""
+        return passing(self.candidates, self.measured)
+
+    @property
+    def found_later(self) -> dict[str, TaskFinding] | None:
+        """What decontamination found, by task key."""
+        if self.similarities is None:
+            return None
+        return {key: line.finding for key, line in self.similarities.items() if line.finding is not None}
+
+    @property
+    def clean(self) -> list[DatasetTask]:
+        """The tasks that passed the filters and both comparisons."""
+        known = self.similarities
+        if known is None:
+            return self.passed
+        return [t for t in self.passed if t.task.key in known and known[t.task.key].finding is None]
+
+
+def read_stages(folder: Path, stack: str | None = None) -> Stages:
+    """Reads a folder. Raises UsageError where it has no candidates or several stacks match, StoreError."""
+    path = folder / SIMILARITY_FILE
+    similarities = {line.task_key: line for line in read_lines(path, Similarity)} if path.exists() else None
+    return Stages(read_tasks(folder), measured_on(folder, stack), similarities)
+
+
 def measured_on(folder: Path, stack: str | None = None) -> Measurements | None:
     """Returns the folder's measurements on the stack whose name begins with `stack`, or without it those on the only
     stack. Returns None where nothing was measured. Raises UsageError where several stacks match, StoreError."""
-    found = {stack_name(measured): measured for measured in read_all(folder)}
+    found = {measured.stack_name: measured for measured in read_all(folder)}
     chosen = {name: measured for name, measured in found.items() if stack is None or name.startswith(stack)}
     if not found and stack is None:
         return None
@@ -34,16 +71,6 @@ def measured_on(folder: Path, stack: str | None = None) -> Measurements | None:
             f"Choose one with --stack: {', '.join(found)}" if found else f"Run: cuda-agent tasks filter {folder}",
         )
     return next(iter(chosen.values()))
-
-
-def stack_name(measured: Measurements) -> str:
-    return stack_hash(measured.stack)
-
-
-def read_similarities(folder: Path) -> dict[str, Similarity] | None:
-    """Returns the similarities by task key, or None where nothing was compared yet."""
-    path = folder / SIMILARITY_FILE
-    return {line.task_key: line for line in read_lines(path, Similarity)} if path.exists() else None
 
 
 def passing(tasks: Sequence[DatasetTask], measured: Measurements | None) -> list[DatasetTask]:

@@ -11,7 +11,7 @@ from typing import Any
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.dataset.splits import SPLITS
-from cuda_agent.tasks.decontaminate.reading import read_parquet
+from cuda_agent.tasks.decontaminate.reading import read_table
 from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, write_lines
 
@@ -26,7 +26,7 @@ def read_published(path: Path) -> list[DatasetTask]:
     isn't executed. Raises UsageError, StoreError."""
     if not path.is_file():
         raise UsageError(f"No such file: {path}", "Give a parquet file")
-    table = read_parquet(path)
+    table = read_table(path)
     missing = [name for name in PUBLISHED if name not in table.column_names]
     if missing:
         raise StoreError(f"{path} has no column {', '.join(missing)}", f"It needs {', '.join(PUBLISHED)}")
@@ -67,8 +67,7 @@ def read_exported(folder: Path) -> tuple[list[DatasetTask], dict[str, Measuremen
     tasks: list[DatasetTask] = []
     measured: dict[str, Measurement] = {}
     for path in exported(folder):
-        rows = read_parquet(path).to_pylist()
-        for task, row in zip(read_published(path), rows, strict=True):
+        for task, row in zip(read_published(path), read_table(path).to_pylist(), strict=True):
             tasks.append(task)
             fields = {name: row.get(name) for name in _MEASURED}
             operators = tuple(json.loads(row.get("graph_operators") or "[]"))

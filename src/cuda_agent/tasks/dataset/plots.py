@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-
 from cuda_agent.core.files import write_durably
 from cuda_agent.tasks.dataset.stats import Point, Stats, bound_of, logarithmic, ridge_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel
+from cuda_agent.tasks.tables import templates
 
 WIDTH = 760
 _TOP, _LEFT, _RIGHT, _BOTTOM = 62, 64, 20, 46
@@ -163,15 +162,9 @@ def _bars(title: str, caption: str, bars: Sequence[Bar]) -> str:
         caption=caption,
         left=left,
         bar=_BAR,
-        rows=[
-            (
-                _TOP + place * (_BAR + _GAP),
-                bar,
-                round(bar.value / most * room, 1),
-                None if bar.second is None else round(left + bar.second / most * room, 1),
-            )
-            for place, bar in enumerate(bars)
-        ],
+        step=_BAR + _GAP,
+        scale=room / most,
+        bars=bars,
     )
 
 
@@ -203,14 +196,8 @@ def _histogram(
 
 
 def _render(template: str, **values: object) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("cuda_agent.tasks.dataset", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(template).render(
-        width=WIDTH, axis_left=_LEFT, axis_right=WIDTH - _RIGHT, axis_top=_TOP, axis_bottom=_BOTTOM, **values
+    return (
+        templates(__file__, autoescape=True)
+        .get_template(template)
+        .render(width=WIDTH, axis_left=_LEFT, axis_right=WIDTH - _RIGHT, axis_top=_TOP, axis_bottom=_BOTTOM, **values)
     )

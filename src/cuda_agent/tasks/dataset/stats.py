@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from pydantic import Field
 
 from cuda_agent.core.errors import UsageError
@@ -15,8 +15,8 @@ from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.rates import Rates, rates_for
 from cuda_agent.tasks.compose.run import ComposeSettings
-from cuda_agent.tasks.dataset.export import shares
-from cuda_agent.tasks.dataset.folder import measured_on, passing, read_similarities, read_tasks
+from cuda_agent.tasks.dataset.export import Share, shares
+from cuda_agent.tasks.dataset.folder import read_stages
 from cuda_agent.tasks.dataset.importing import is_exported, read_exported
 from cuda_agent.tasks.dataset.splits import split_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
@@ -24,15 +24,6 @@ from cuda_agent.tasks.filter.funnel import Funnel, funnel
 from cuda_agent.tasks.records import DatasetTask, Measurement
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
-
-
-class Share(Record):
-    """The tasks of one origin, in percent of all, beside the published percent."""
-
-    origin: str
-    tasks: int
-    percent: float
-    published_percent: float
 
 
 class Spread(Record):
@@ -82,8 +73,8 @@ class Stats(StoredRecord):
     prediction: Spread | None
     bound: dict[str, int]
     rates: Rates
-    funnel: Funnel | None
-    decontamination: Decontamination | None
+    funnel: Funnel | None = None
+    decontamination: Decontamination | None = None
     points: tuple[Point, ...] = Field(default=(), repr=False)
 
     @property
@@ -91,64 +82,39 @@ class Stats(StoredRecord):
         return 100 * max(self.seeds.values(), default=0) / max(1, self.tasks)
 
 
-@dataclass(frozen=True)
-class _Material:
-    """The counted records. `tasks` passed everything; `by_key` are measurements."""
-
-    candidates: int
-    tasks: list[DatasetTask]
-    by_key: Mapping[str, Measurement]
-    funnel: Funnel | None = None
-    decontamination: Decontamination | None = None
-
-
 def read_stats(folder: Path, stack: str | None = None, count: int | None = None) -> Stats:
     """Returns the statistics of a folder of the stages (`count` tasks at the published shares, by default all that
     passed), or of an exported one. Raises UsageError where it is neither, StoreError."""
-    if is_exported(folder) and stack is not None:
-        raise UsageError(f"{folder} is an exported dataset, which has one stack", "Omit --stack")
-    material = _of_export(folder) if is_exported(folder) else _of_stages(folder, stack)
-    if count is not None:
-        chosen = choose(material.tasks, count)
-        if chosen is None:
-            raise UsageError(f"{folder} has too few tasks of some kind for {count}", "Omit --count")
-        material = replace(material, tasks=chosen)
-    settled = (folder / ComposeSettings.file_name).exists()
-    return _counted(material, ComposeSettings.read(folder).target.rates if settled else rates_for("H200"))
+    flow = account = None
+    if is_exported(folder):
+        if stack is not None:
+            raise UsageError(f"{folder} is an exported dataset, which has one stack", "Omit --stack")
+        tasks, by_key = read_exported(folder)
+        candidates = len(tasks)
+    else:
+        stages = read_stages(folder, stack)
+        tasks, candidates = stages.clean, len(stages.candidates)
+        by_key = stages.measured.by_key if stages.measured is not None else {}
+        flow = funnel(stages.candidates, by_key, stages.found_later) if by_key else None
+        account = Decontamination.read(folder) if stages.similarities is not None else None
+    chosen = tasks if count is None else choose(tasks, count)
+    if chosen is None:
+        raise UsageError(f"{folder} has too few tasks of some kind for {count}", "Omit --count")
+    settings = ComposeSettings.find(folder)
+    rates = settings.target.rates if settings is not None else rates_for("H200")
+    stats = _counted(candidates, chosen, by_key, rates)
+    return stats.model_copy(update={"funnel": flow, "decontamination": account})
 
 
-def _of_export(folder: Path) -> _Material:
-    tasks, measured = read_exported(folder)
-    return _Material(len(tasks), tasks, measured)
-
-
-def _of_stages(folder: Path, stack: str | None) -> _Material:
-    candidates = read_tasks(folder)
-    measured = measured_on(folder, stack)
-    similarities = read_similarities(folder)
-    tasks = passing(candidates, measured)
-    by_key = measured.by_key if measured is not None else {}
-    if similarities is None:
-        return _Material(len(candidates), tasks, by_key, funnel(candidates, by_key) if by_key else None)
-    later = {key: line.finding for key, line in similarities.items() if line.finding is not None}
-    clean = [task for task in tasks if task.task.key in similarities and task.task.key not in later]
-    flow = funnel(candidates, by_key, later) if by_key else None
-    return _Material(len(candidates), clean, by_key, flow, Decontamination.read(folder))
-
-
-def _counted(material: _Material, rates: Rates) -> Stats:
-    tasks = material.tasks
-    found = [material.by_key[task.task.key] for task in tasks if task.task.key in material.by_key]
+def _counted(candidates: int, tasks: Sequence[DatasetTask], by_key: Mapping[str, Measurement], rates: Rates) -> Stats:
+    found = [by_key[task.task.key] for task in tasks if task.task.key in by_key]
     graphs = [one.graph_hash for one in found if one.graph_hash is not None]
-    points = [_point(task, material.by_key.get(task.task.key)) for task in tasks if task.cost is not None]
+    points = [_point(task, by_key.get(task.task.key)) for task in tasks if task.cost is not None]
     ratios = [p.eager_us / p.predicted_us for p in points if p.eager_us is not None and p.predicted_us > 0]
     return Stats(
-        candidates=material.candidates,
+        candidates=candidates,
         tasks=len(tasks),
-        composition=tuple(
-            Share(origin=origin, tasks=count, percent=percent, published_percent=published)
-            for origin, (count, percent, published) in shares(tasks).items()
-        ),
+        composition=shares(tasks),
         seeds=_ranked(Counter(seed for task in tasks for seed in set(task.ops))),
         operators=_ranked(Counter(op for one in found for op in set(one.graph_operators))),
         graphs=len(set(graphs)),
@@ -160,8 +126,6 @@ def _counted(material: _Material, rates: Rates) -> Stats:
         prediction=Spread.of(ratios),
         bound=dict(Counter(bound_of(point, rates) for point in points)),
         rates=rates,
-        funnel=material.funnel,
-        decontamination=material.decontamination,
         points=tuple(points),
     )
 
@@ -183,10 +147,8 @@ def logarithmic(values: Sequence[float], bins: int) -> tuple[list[int], float, f
         return [0] * bins, 1.0, 10.0
     low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)) + 1e-9)
     high = max(high, low + 1)
-    counts = [0] * bins
-    for value in positive:
-        counts[min(bins - 1, int((math.log10(value) - low) / (high - low) * bins))] += 1
-    return counts, 10.0**low, 10.0**high
+    counts, _ = np.histogram(np.log10(positive), bins=bins, range=(low, high))
+    return counts.tolist(), 10.0**low, 10.0**high
 
 
 def _point(task: DatasetTask, measurement: Measurement | None) -> Point:

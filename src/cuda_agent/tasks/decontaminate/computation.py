@@ -11,17 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from cuda_agent.tasks.decontaminate.calls import (
-    attribute,
-    call,
-    inherited,
-    joined,
-    member,
-    nth,
-    operator,
-    tensors,
-    text,
-)
+from cuda_agent.tasks.decontaminate.calls import Calls
 from cuda_agent.tasks.decontaminate.spelling import OPERATORS
 from cuda_agent.tasks.decontaminate.values import (
     LEAF,
@@ -38,6 +28,8 @@ from cuda_agent.tasks.decontaminate.values import (
     Tensor,
     Unfollowable,
     Value,
+    tensors,
+    text,
 )
 
 _MAX_STEPS = 200_000
@@ -59,18 +51,11 @@ def follow(tree: ast.Module) -> Computation:
     return follower.computation
 
 
-class _Follower:
+class _Follower(Calls):
     def __init__(self) -> None:
-        self.computation = Computation()
+        super().__init__()
         self.globals = Scope()
-        self.depth = 0
         self._steps = 0
-        self._sites = 0
-
-    def site(self) -> str:
-        """Returns a new unique name."""
-        self._sites += 1
-        return f"site {self._sites}"
 
     def finish(self) -> None:
         """Follows the model from its arguments to its outputs."""
@@ -86,9 +71,9 @@ class _Follower:
         if isinstance(named, SourceClass):
             classes.append(named)
         for found in reversed(classes):
-            if member(Instance(found, {}), "forward") is not None:
-                made = call(self, found, self._arguments(found, "__init__"), {})
-                forward = member(made, "forward") if isinstance(made, Instance) else None
+            if found.find("forward") is not None:
+                made = self.call(found, self._arguments(found), {})
+                forward = made.member("forward") if isinstance(made, Instance) else None
                 if isinstance(forward, SourceFunction):
                     return [forward]
         getters = ("get_inputs", "get_init_inputs")
@@ -99,11 +84,11 @@ class _Follower:
             raise Unfollowable("no class with a forward, and no function")
         return functions
 
-    def _arguments(self, of: SourceClass, method: str) -> list[Value]:
-        function = member(Instance(of, {}), method)
-        if not isinstance(function, SourceFunction):
+    def _arguments(self, of: SourceClass) -> list[Value]:
+        constructor = of.find("__init__")
+        if constructor is None:
             return []
-        arguments = function.node.args
+        arguments = constructor[0].args
         required = len(arguments.args) - len(arguments.defaults)
         return [Const(f"argument {a.arg}") for a in arguments.args[1 : max(1, required)]]
 
@@ -117,19 +102,16 @@ class _Follower:
             given: list[Value] = [
                 self.value(literal[name], self.globals)
                 if isinstance(literal.get(name), ast.Constant) and literal[name].value is not None  # type: ignore[attr-defined]
-                else Tensor(self.computation.add(LEAF, (), f"input {name}"))
+                else self.leaf(f"input {name}")
                 for name in names
             ]
-            named: dict[str, Value] = {}
-            for only in arguments.kwonlyargs:
-                named[only.arg] = Tensor(self.computation.add(LEAF, (), f"input {only.arg}"))
+            named: dict[str, Value] = {only.arg: self.leaf(f"input {only.arg}") for only in arguments.kwonlyargs}
             if arguments.vararg is not None:
                 given.append(Rest(self.computation.add(LEAF, (), f"inputs {arguments.vararg.arg}")))
-            answers.append(call(self, function, given, named))
+            answers.append(self.call(function, given, named))
         return Items(answers)
 
     def run(self, body: Sequence[ast.stmt], scope: Scope) -> None:
-        """Follows statements, which change `scope`."""
         for statement in body:
             self._step()
             handler = getattr(self, f"_do_{type(statement).__name__}", None)
@@ -175,7 +157,7 @@ class _Follower:
         if isinstance(before, Items) and isinstance(by, Items) and word == "add":
             before.grow(by.values)
             return
-        self._assign(statement.target, operator(self, word, [before, by]), scope)
+        self._assign(statement.target, self.operator(word, [before, by]), scope)
 
     def _do_Expr(self, statement: ast.Expr, scope: Scope) -> None:
         if isinstance(statement.value, ast.Constant):
@@ -193,7 +175,7 @@ class _Follower:
         self.run(statement.orelse, scope)
         for name, value in then.items():
             other = scope.names.get(name, value)
-            scope.names[name] = value if other is value else joined(self, [value, other])
+            scope.names[name] = value if other is value else self.joined([value, other])
 
     def _do_For(self, statement: ast.For, scope: Scope) -> None:
         items = self.value(statement.iter, scope)
@@ -207,14 +189,13 @@ class _Follower:
         if isinstance(items, Rest):
             return [Tensor(items.node)]
         if isinstance(items, Tensor):
-            return [operator(self, "item", [items])]
+            return [self.operator("item", [items])]
         return [Const(f"each of {text(items)}")]
 
-    def _do_While(self, statement: ast.While, scope: Scope) -> None:
+    def _do_While(self, statement: ast.While | ast.With, scope: Scope) -> None:
         self.run(statement.body, scope)
 
-    def _do_With(self, statement: ast.With, scope: Scope) -> None:
-        self.run(statement.body, scope)
+    _do_With = _do_While
 
     def _do_Try(self, statement: ast.Try, scope: Scope) -> None:
         self.run([*statement.body, *statement.orelse, *statement.finalbody], scope)
@@ -239,10 +220,9 @@ class _Follower:
         if isinstance(owner, Table):
             owner.values[text(index)] = value
         elif isinstance(owner, Tensor):
-            self._assign(target.value, operator(self, "setitem", [owner, index, value]), scope)
+            self._assign(target.value, self.operator("setitem", [owner, index, value]), scope)
 
     def value(self, node: ast.expr, scope: Scope) -> Value:
-        """Returns the value of an expression."""
         self._step()
         handler = getattr(self, f"_of_{type(node).__name__}", None)
         return handler(node, scope) if handler is not None else Const(type(node).__name__)
@@ -256,7 +236,7 @@ class _Follower:
         return found if found is not None else Api(node.id)
 
     def _of_Attribute(self, node: ast.Attribute, scope: Scope) -> Value:
-        return attribute(self, self.value(node.value, scope), node.attr)
+        return self.attribute(self.value(node.value, scope), node.attr)
 
     def _of_Call(self, node: ast.Call, scope: Scope) -> Value:
         function = self._of_super(node.func, scope) or self.value(node.func, scope)
@@ -276,7 +256,7 @@ class _Follower:
                 named[keyword.arg] = value
             elif isinstance(value, Table):
                 named |= value.values
-        return call(self, function, given, named)
+        return self.call(function, given, named)
 
     def _of_super(self, node: ast.expr, scope: Scope) -> Value | None:
         """Returns the method of `super().name`, where the base class is in the source."""
@@ -285,7 +265,8 @@ class _Follower:
             return None
         assert isinstance(node, ast.Attribute)
         owner = next((value for value in scope.names.values() if isinstance(value, Instance)), None)
-        return None if owner is None else inherited(owner, node.attr)
+        found = None if owner is None else owner.of.inherited(node.attr)
+        return None if found is None else SourceFunction(*found, owner)
 
     def _of_BinOp(self, node: ast.BinOp, scope: Scope) -> Value:
         left, right = self.value(node.left, scope), self.value(node.right, scope)
@@ -293,27 +274,27 @@ class _Follower:
             return Items([*left.values, *right.values], left.chained)
         if isinstance(left, Items) and isinstance(node.op, ast.Mult) and not tensors(left):
             return left
-        return operator(self, OPERATORS.get(type(node.op).__name__, "?"), [left, right])
+        return self.operator(OPERATORS.get(type(node.op).__name__, "?"), [left, right])
 
     def _of_UnaryOp(self, node: ast.UnaryOp, scope: Scope) -> Value:
         operand = self.value(node.operand, scope)
         if isinstance(operand, Const) and isinstance(operand.value, int) and isinstance(node.op, ast.USub):
             return Const(f"-{operand.text}", -operand.value)
         word = OPERATORS.get(type(node.op).__name__)
-        return operator(self, word, [operand]) if word else operand
+        return self.operator(word, [operand]) if word else operand
 
     def _of_Compare(self, node: ast.Compare, scope: Scope) -> Value:
         result = self.value(node.left, scope)
         for op, right in zip(node.ops, node.comparators, strict=True):
-            result = operator(self, OPERATORS.get(type(op).__name__, "?"), [result, self.value(right, scope)])
+            result = self.operator(OPERATORS.get(type(op).__name__, "?"), [result, self.value(right, scope)])
         return result
 
     def _of_BoolOp(self, node: ast.BoolOp, scope: Scope) -> Value:
         word = OPERATORS[type(node.op).__name__]
-        return operator(self, word, [self.value(value, scope) for value in node.values])
+        return self.operator(word, [self.value(value, scope) for value in node.values])
 
     def _of_IfExp(self, node: ast.IfExp, scope: Scope) -> Value:
-        return joined(self, [self.value(node.body, scope), self.value(node.orelse, scope)])
+        return self.joined([self.value(node.body, scope), self.value(node.orelse, scope)])
 
     def _of_Tuple(self, node: ast.Tuple | ast.List, scope: Scope) -> Value:
         values: list[Value] = []
@@ -361,12 +342,12 @@ class _Follower:
             place = index.value if isinstance(index, Const) else None
             if isinstance(place, int) and -len(of.values) <= place < len(of.values):
                 return of.values[place]
-            return Items(list(of.values), of.chained) if text(index).startswith("slice") else joined(self, of.values)
+            return Items(list(of.values), of.chained) if text(index).startswith("slice") else self.joined(of.values)
         if isinstance(of, Rest):
-            return nth(self, text(index))
+            return self.nth(text(index))
         if isinstance(of, Table):
-            return of.values.get(text(index)) or joined(self, list(of.values.values()))
+            return of.values.get(text(index)) or self.joined(list(of.values.values()))
         if isinstance(of, Tensor):
             shown = not tensors(index) and set(text(index).strip("[]").split(", ")) <= {"slice ", "None", "Ellipsis"}
-            return of if shown else operator(self, "item", [of, index], text(index))
+            return of if shown else self.operator("item", [of, index], text(index))
         return Const(f"{text(of)}[{text(index)}]")

@@ -19,23 +19,16 @@ from typing import Any
 
 from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.tasks.tables import inverted, tables
 
 #: The version changes when hashes can't be compared with those of an older version.
 VERSION = 1
 _ROUNDS = 2
 
-_VIEWS = frozenset((
-    "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "expand", "clone", "contiguous", "alias", "detach",
-    "lift_fresh_copy",
-))  # fmt: skip
-_COMMUTE = frozenset((
-    "add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or", "logical_xor", "hypot", "logaddexp",
-))  # fmt: skip
-_SAME = {
-    "mm": "matmul", "bmm": "matmul", "mv": "matmul", "dot": "matmul", "transpose": "permute", "t": "permute",
-    "square": "pow", "rsub": "sub", "true_divide": "div", "clamp_min": "clamp", "clamp_max": "clamp",
-    "_softmax": "softmax", "_log_softmax": "log_softmax", "split_with_sizes": "split", "chunk": "split",
-}  # fmt: skip
+_TABLES = tables(__file__)
+_VIEWS = frozenset(_TABLES["views"].split())
+_COMMUTE = frozenset(_TABLES["commute"].split())
+_SAME = inverted(_TABLES["same"])
 
 
 @dataclass

@@ -3,8 +3,9 @@ index."""
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,39 +16,40 @@ Scores = NDArray[np.float64]
 
 
 class Index:
-    """An index of sources, numbered in their order."""
+    """An index of sources, numbered in the order in which they are added."""
 
-    def __init__(self, sources: Sequence[Shingles]) -> None:
-        self._size = len(sources)
-        self._computation = _Postings([source.computation for source in sources])
-        self._syntax = _Postings([source.syntax for source in sources])
+    def __init__(self, sources: Iterable[Shingles] = ()) -> None:
+        self._computation, self._syntax = _Postings(), _Postings()
+        for source in sources:
+            self.add(source)
+
+    def add(self, source: Shingles) -> None:
+        self._computation.add(source.computation)
+        self._syntax.add(source.syntax)
 
     def similarities(self, source: Shingles) -> Scores:
         """Returns the similarity to each of the index's sources, as computed by `shingles.alike`."""
         if not source.computation:
             return self._syntax.similarities(source.syntax)
         scores = self._computation.similarities(source.computation)
-        without = self._computation.empty
-        if without.any():
-            scores = np.where(without, self._syntax.similarities(source.syntax), scores)
-        return scores
+        without = np.array(self._computation.totals) == 0
+        return np.where(without, self._syntax.similarities(source.syntax), scores) if without.any() else scores
 
 
 class _Postings:
-    def __init__(self, bags: Sequence[Bag]) -> None:
-        found: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for place, bag in enumerate(bags):
-            for item in flat(bag):
-                found[item].append(place)
-        self._postings = {item: np.array(places, dtype=np.int64) for item, places in found.items()}
-        self._totals = np.array([bag.total() for bag in bags], dtype=np.float64)
-        self.empty = self._totals == 0
+    def __init__(self) -> None:
+        self._places: defaultdict[tuple[int, int], array[int]] = defaultdict(lambda: array("q"))
+        self.totals = array("d")
+
+    def add(self, bag: Bag) -> None:
+        for item in flat(bag):
+            self._places[item].append(len(self.totals))
+        self.totals.append(bag.total())
 
     def similarities(self, bag: Bag) -> Scores:
         """Returns the Jaccard similarity of multisets with each bag; 0 where either is empty."""
-        lists = [self._postings[item] for item in flat(bag) if item in self._postings]
-        size = len(self._totals)
+        lists = [self._places[item] for item in flat(bag) if item in self._places]
         if not lists:
-            return np.zeros(size)
-        shared = np.bincount(np.concatenate(lists), minlength=size).astype(np.float64)
-        return shared / (self._totals + bag.total() - shared)
+            return np.zeros(len(self.totals))
+        shared = np.bincount(np.concatenate(lists), minlength=len(self.totals)).astype(np.float64)
+        return shared / (np.array(self.totals) + bag.total() - shared)

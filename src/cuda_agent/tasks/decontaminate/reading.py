@@ -79,7 +79,7 @@ def _folder(path: Path) -> list[TaskSource]:
         if any(part.startswith(".") or part == "__pycache__" for part in inside.parts) or not file.is_file():
             continue
         if file.suffix == ".parquet":
-            found += _parquet(file)
+            found += _rows(read_table(file), file.name)
         elif file.suffix == ".py" and file.name not in _NOT_TASKS:
             found.append(TaskSource(str(inside), _text(file)))
     return found
@@ -89,7 +89,7 @@ def _file(path: Path) -> list[TaskSource]:
     if path.suffix == ".py":
         return [TaskSource(path.name, _text(path))]
     if path.suffix == ".parquet":
-        return _parquet(path)
+        return _rows(read_table(path), path.name)
     if path.suffix == ".jsonl":
         return [TaskSource(item.task.name, item.task.source) for item in read_lines(path, DatasetTask)]
     raise UsageError(f"{path} isn't an evaluation set", "Give .py, .parquet, candidates.jsonl or a fingerprint file")
@@ -115,18 +115,19 @@ def arrow() -> Any:
     return pyarrow
 
 
-def read_parquet(path: Path) -> Any:
-    """Returns a table. Raises StoreError."""
+def read_table(path: Path) -> Any:
+    """Returns the table of a parquet file, or of a file that `datasets` saved. Raises StoreError."""
     pyarrow = arrow()
     try:
-        return pyarrow.parquet.read_table(path)
+        if path.suffix != ".arrow":
+            return pyarrow.parquet.read_table(path)
+        with pyarrow.memory_map(str(path)) as stream:
+            return pyarrow.ipc.open_stream(stream).read_all()
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         line = " ".join(str(error).split())[:200]
-        raise StoreError(f"Can't read {path}: {line}", "Check that it is a complete parquet file") from None
-
-
-def _parquet(path: Path) -> list[TaskSource]:
-    return _rows(read_parquet(path), path.name)
+        raise StoreError(
+            f"Can't read {path}: {line}", f"Check that it is a complete {path.suffix[1:] or 'parquet'} file"
+        ) from None
 
 
 def _is_saved(path: Path) -> bool:
@@ -135,19 +136,8 @@ def _is_saved(path: Path) -> bool:
 
 
 def _saved(path: Path) -> list[TaskSource]:
-    pyarrow = arrow()
-    found: list[TaskSource] = []
-    for file in sorted(path.rglob("*.arrow")):
-        if file.name.startswith("cache-"):
-            continue
-        try:
-            with pyarrow.memory_map(str(file)) as stream:
-                table = pyarrow.ipc.open_stream(stream).read_all()
-        except (OSError, ValueError, pyarrow.ArrowException) as error:
-            line = " ".join(str(error).split())[:200]
-            raise StoreError(f"Can't read {file}: {line}", "Save the dataset again") from None
-        found += _rows(table, str(file.relative_to(path).parent))
-    return found
+    files = [file for file in sorted(path.rglob("*.arrow")) if not file.name.startswith("cache-")]
+    return [source for file in files for source in _rows(read_table(file), str(file.relative_to(path).parent))]
 
 
 def _rows(table: Any, where: str) -> list[TaskSource]:

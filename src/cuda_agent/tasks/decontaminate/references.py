@@ -7,34 +7,45 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, PlainSerializer, ValidationError
 
+from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import StoreError, TaskError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.records import Task
+from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources
 from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
 from cuda_agent.tasks.store import write_lines
+from cuda_agent.workers.zygote import Zygote
 
 #: The shingles of a file without a statement.
 _EMPTY = 2
+#: The number of captured graphs between reports of progress.
+_STEP = 25
 Say = Callable[[str], None]
-#: Returns source digest -> graph hash, and source digest -> the reason why there is no graph.
-Capture = Callable[[Sequence[TaskSource], Say], tuple[Mapping[str, str], Mapping[str, str]]]
+#: Returns source digest -> graph hash, for the sources that have a graph.
+Capture = Callable[[Sequence[TaskSource], Say], Mapping[str, str]]
+#: Shingles with their counts, as sorted pairs in JSON.
+_Pairs = Annotated[
+    Bag,
+    BeforeValidator(lambda pairs: Counter(dict(pairs))),
+    PlainSerializer(lambda bag: sorted(bag.items()), when_used="json"),
+]
 
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """An evaluation task. `graph` is None where `forward` couldn't be captured; `reason` says why."""
+    """An evaluation task. `graph` is None where `forward` couldn't be captured."""
 
     name: str
     shingles: Shingles
     graph: str | None
-    reason: str = ""
 
 
 class FingerprintHead(StoredRecord):
@@ -51,8 +62,8 @@ class Fingerprint(Record):
     """One evaluation task: the `id` of its source, and its shingles with their counts."""
 
     id: str
-    computation: tuple[tuple[int, int], ...]
-    syntax: tuple[tuple[int, int], ...]
+    computation: _Pairs
+    syntax: _Pairs
     graph: str | None
 
 
@@ -73,14 +84,17 @@ def load_references(given: Iterable[str], capture: Capture | None, say: Say) -> 
         raise UsageError("No evaluation set is given", "Add --against PATH (a folder, a file, …)")
     for text in named:
         path = Path(text)
-        if path.is_file() and is_fingerprints(path):
-            found = read_fingerprints(path)
-        else:
-            looks_like_a_name = not path.exists() and text.count("/") == 1 and not text.startswith((".", "/", "~"))
-            found = _prepared(read_hub(text) if looks_like_a_name else read_sources(path), capture, say)
+        sealed = path.is_file() and is_fingerprints(path)
+        found = read_fingerprints(path) if sealed else _prepared(_sources(text), capture, say)
         say(f"{text}: {len(found)} evaluation tasks, {sum(r.graph is not None for r in found)} of them with a graph")
         references += found
     return references
+
+
+def _sources(given: str) -> list[TaskSource]:
+    """Returns the tasks at a path, or of the dataset on Hugging Face whose name it is."""
+    is_name = not Path(given).exists() and given.count("/") == 1 and not given.startswith((".", "/", "~"))
+    return read_hub(given) if is_name else read_sources(Path(given))
 
 
 def _prepared(sources: Sequence[TaskSource], capture: Capture | None, say: Say) -> list[EvaluationTask]:
@@ -92,13 +106,37 @@ def _prepared(sources: Sequence[TaskSource], capture: Capture | None, say: Say) 
             raise StoreError(error.cause, "Correct it or remove it: a source that isn't compared would pass") from None
         if bags[-1].syntax.total() <= _EMPTY:
             raise StoreError(f"{source.name} is empty", "Remove it: a source that isn't compared would pass")
-    graphs, reasons = capture(sources, say) if capture is not None else ({}, {})
-    references = []
-    for source, bag in zip(sources, bags, strict=True):
-        key = source_id(source.text)
-        reason = "" if key in graphs else reasons.get(key, "not captured")
-        references.append(EvaluationTask(source.name, bag, graphs.get(key), reason))
-    return references
+    graphs = capture(sources, say) if capture is not None else {}
+    return [
+        EvaluationTask(source.name, bag, graphs.get(source_id(source.text)))
+        for source, bag in zip(sources, bags, strict=True)
+    ]
+
+
+def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
+    """Returns a function that captures graphs on `device`, each task in its own process with at most `memory_mib`."""
+
+    def capture(sources: Sequence[TaskSource], say: Say) -> Mapping[str, str]:
+        graphs: dict[str, str] = {}
+        with task_zygote(device, level, memory_mib) as zygote:
+            for number, source in enumerate(sources, 1):
+                try:
+                    graphs[source_id(source.text)] = _captured(zygote, source, device, memory_mib)
+                except NotCaptured as failed:
+                    say(f"{source.name} has no graph: {' '.join(str(failed).split())[:300]}")
+                if number % _STEP == 0 or number == len(sources):
+                    say(f"{number} of {len(sources)} graphs of evaluation tasks")
+        return graphs
+
+    return capture
+
+
+def _captured(zygote: Zygote, source: TaskSource, device: Device, memory_mib: int) -> str:
+    task = Task(name=Path(source.name).stem, source=source.text)
+    try:
+        return graphhash.graph_hash(capture_graph(zygote, task, device, memory_mib))
+    except (KeyError, RecursionError) as error:
+        raise NotCaptured(f"its graph has no hash: {error}") from None
 
 
 def is_fingerprints(path: Path) -> bool:
@@ -113,18 +151,11 @@ def is_fingerprints(path: Path) -> bool:
 
 def write_fingerprints(path: Path, given: str, capture: Capture | None, say: Say) -> list[Fingerprint]:
     """Writes fingerprints of the evaluation set `given`, without its source text. Raises UsageError, StoreError."""
-    found = Path(given)
-    sources = read_sources(found) if found.exists() or given.count("/") != 1 else read_hub(given)
-    references = _prepared(sources, capture, say)
-    lines = {
-        source_id(source.text): Fingerprint(
-            id=source_id(source.text),
-            computation=_pairs(reference.shingles.computation),
-            syntax=_pairs(reference.shingles.syntax),
-            graph=reference.graph,
-        )
-        for source, reference in zip(sources, references, strict=True)
-    }
+    sources = _sources(given)
+    lines = {}
+    for source, reference in zip(sources, _prepared(sources, capture, say), strict=True):
+        key, bags = source_id(source.text), reference.shingles
+        lines[key] = Fingerprint(id=key, computation=bags.computation, syntax=bags.syntax, graph=reference.graph)
     records = [lines[key] for key in sorted(lines)]
     head = FingerprintHead(count=len(records))
     write_lines(path, (head, *records))
@@ -145,16 +176,6 @@ def read_fingerprints(path: Path) -> list[EvaluationTask]:
     if len(records) != head.count or not records:
         raise StoreError(f"{path} has {len(records)} fingerprints instead of {head.count}", "Make it again")
     return [
-        EvaluationTask(
-            f"{path.stem} {record.id}", Shingles(_bag(record.computation), _bag(record.syntax)), record.graph
-        )
+        EvaluationTask(f"{path.stem} {record.id}", Shingles(record.computation, record.syntax), record.graph)
         for record in records
     ]
-
-
-def _pairs(bag: Bag) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted(bag.items()))
-
-
-def _bag(pairs: Iterable[tuple[int, int]]) -> Bag:
-    return Counter(dict(pairs))

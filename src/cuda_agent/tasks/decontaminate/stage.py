@@ -79,35 +79,32 @@ def compare(
     """
     if not references:
         raise UsageError("There is no evaluation task to compare with", "Give --against")
-    bags = [shingles(task.task.source, task.task.name) for task in tasks]
-    outside, inside = Index([reference.shingles for reference in references]), Index(bags)
-    owners: dict[str, str] = {}
-    for reference in reversed(references):
-        if reference.graph is not None:
-            owners[reference.graph] = reference.name
+    outside, inside = Index(reference.shingles for reference in references), Index()
+    owners = {reference.graph: reference.name for reference in reversed(references) if reference.graph is not None}
     hashes = np.array([graphs.get(task.task.key, f"none {place}") for place, task in enumerate(tasks)])
-    kept = np.zeros(len(tasks), dtype=bool)
+    kept: list[int] = []
     lines = []
-    for place, (task, bag) in enumerate(zip(tasks, bags, strict=True)):
-        scores = outside.similarities(bag)
-        nearest = int(scores.argmax())
-        twins = np.where(kept, inside.similarities(bag), 0.0)
-        twin = int(twins.argmax())
+    for place, task in enumerate(tasks):
+        bag = shingles(task.task.source, task.task.name)
+        scores, twins = outside.similarities(bag), inside.similarities(bag)
+        nearest, twin_similarity = int(scores.argmax()), float(twins.max(initial=0.0))
         line = Similarity(
             task_key=task.task.key,
             finding=None,
             nearest=references[nearest].name if scores[nearest] > 0 else None,
             similarity=round(float(scores[nearest]), 4),
             same_graph=owners.get(str(hashes[place])),
-            twin=tasks[twin].task.key if twins[twin] > 0 else None,
-            twin_similarity=round(float(twins[twin]), 4),
+            twin=tasks[kept[int(twins.argmax())]].task.key if twin_similarity > 0 else None,
+            twin_similarity=round(twin_similarity, 4),
         )
-        alike = int((kept & ((twins >= threshold) | (hashes == hashes[place]))).sum())
+        alike = int(((twins >= threshold) | (hashes[kept] == hashes[place])).sum())
         line = line.model_copy(update={"finding": _finding(line, float(scores[nearest]), alike, threshold, copies)})
-        kept[place] = line.finding is None
         lines.append(line)
+        if line.finding is None:
+            kept.append(place)
+            inside.add(bag)
         if (place + 1) % _STEP == 0 or place + 1 == len(tasks):
-            say(f"{place + 1} of {len(tasks)} compared, {int(kept.sum())} kept")
+            say(f"{place + 1} of {len(tasks)} compared, {len(kept)} kept")
     return Compared(tuple(lines), _account(lines, references, graphs, against, threshold, copies))
 
 

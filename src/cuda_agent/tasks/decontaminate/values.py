@@ -11,6 +11,7 @@ from cuda_agent.core.hashing import digest_text
 MAX_NODES = 20_000
 MAX_ITEMS = 4_096
 _LONGEST = 160
+_MOST_BASES = 10
 
 LEAF = "v"
 NUMBER = "#"
@@ -129,6 +130,21 @@ class SourceClass:
     node: ast.ClassDef
     scope: Scope
 
+    def inherited(self, name: str, depth: int = 0) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, Scope] | None:
+        """Returns the method of the base classes in the source, and its module's names."""
+        for base in self.node.bases if depth < _MOST_BASES else ():
+            above = self.scope.look(base.id) if isinstance(base, ast.Name) else None
+            if isinstance(above, SourceClass) and (found := above.find(name, depth + 1)):
+                return found
+        return None
+
+    def find(self, name: str, depth: int = 0) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, Scope] | None:
+        """Returns the method of the class or of its base classes in the source, and its module's names."""
+        for statement in self.node.body:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == name:
+                return statement, self.scope
+        return self.inherited(name, depth)
+
 
 @dataclass
 class Instance:
@@ -136,6 +152,16 @@ class Instance:
 
     of: SourceClass
     attributes: dict[str, Value]
+
+    def member(self, name: str) -> Value | None:
+        """Returns an attribute, or a method."""
+        if name in self.attributes:
+            return self.attributes[name]
+        found = self.of.find(name)
+        if found is None:
+            return None
+        words = [d.id for d in found[0].decorator_list if isinstance(d, ast.Name)]
+        return SourceFunction(*found, None if "staticmethod" in words else self)
 
 
 @dataclass(frozen=True)
@@ -164,3 +190,29 @@ class Scope:
                 return scope.names[name]
             scope = scope.above
         return None
+
+
+def tensors(value: Value) -> list[int]:
+    """Returns the numbers of the nodes in a value, in order. Raises Unfollowable where they are too many."""
+    found: list[int] = []
+    waiting = [value]
+    for _ in range(MAX_ITEMS):
+        if not waiting:
+            return found
+        item = waiting.pop()
+        if isinstance(item, Tensor | Rest):
+            found.append(item.node)
+        elif isinstance(item, Items):
+            waiting += reversed(item.values)
+        elif isinstance(item, Table):
+            waiting += reversed(item.values.values())
+    raise Unfollowable("too much in a list")
+
+
+def text(value: Value, depth: int = 3) -> str:
+    """Returns a text that tells apart values that aren't tensors; in lists down to the depth of indices."""
+    if isinstance(value, Const):
+        return value.text
+    if isinstance(value, Items) and depth:
+        return f"[{', '.join(text(item, depth - 1) for item in value.values[:8])}]"
+    return value.name if isinstance(value, Api) else type(value).__name__

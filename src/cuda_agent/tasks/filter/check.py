@@ -70,10 +70,7 @@ class TaskProcess:
         """Loads the task in the process. Raises Failure."""
         task, options = self._task.task, self._options
         request = OpenTask(
-            name=task.name,
-            source=task.source,
-            atol=task.atol,
-            rtol=task.rtol,
+            task=task,
             seed=seed_of(task.key),
             device=options.device,
             memory_bytes=options.memory_mib * 2**20,

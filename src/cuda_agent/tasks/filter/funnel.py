@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from pydantic import Field
 
@@ -82,15 +81,3 @@ def _flow(states: list[Rule | str | None], rules: list[Rule]) -> Flow:
         stages.append(FunnelRule(rule=rule, asked=left, broke=broke))
         left -= broke
     return Flow(candidates=len(states), unknown=len(states) - asked, stages=tuple(stages))
-
-
-def write_funnel(
-    folder: Path,
-    candidates: Iterable[DatasetTask],
-    measured: Mapping[str, Measurement],
-    later: Mapping[str, TaskFinding] | None = None,
-) -> Funnel:
-    """Writes the funnel into the folder and returns it. Raises StoreError."""
-    made = funnel(candidates, measured, later)
-    made.write(folder)
-    return made

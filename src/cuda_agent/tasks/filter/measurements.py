@@ -31,6 +31,10 @@ class Measurements:
     stack: Stack
     by_key: dict[str, Measurement]
 
+    @property
+    def stack_name(self) -> str:
+        return stack_hash(self.stack)
+
 
 def stack_for(stack: Stack, device: Device) -> Stack:
     """Returns the stack of measurements on `device`."""

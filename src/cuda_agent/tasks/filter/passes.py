@@ -6,9 +6,9 @@ import contextlib
 import os
 import queue
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -41,18 +41,11 @@ _ZYGOTE_MIB = 3072
 _MOST_VOID = 3
 #: The time in which running tasks may end when the time is over.
 _GRACE_S = 10.0
-_LOST_IN_A_ROW = 5
+#: The processes that one task may lose.
+_MOST_LOST = 5
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Retry:
-    """A failure that tasks beside it may have caused."""
-
-    task: DatasetTask
-    failure: Failure
 
 
 @dataclass(frozen=True)
@@ -95,18 +88,18 @@ class Passes:
 
     def check_all(
         self, tasks: Sequence[DatasetTask], *, alone: bool = False
-    ) -> Iterator[Checked | Measurement | Retry]:
+    ) -> Iterator[Checked | Measurement | DatasetTask]:
         """Yields each task's result, in any order, for as many as there is time for. A task that ran short of time or
-        memory beside others gives Retry. With `alone`, one task at a time, it is a failure."""
+        memory beside others is yielded itself. With `alone`, one task at a time, that is a failure."""
         at_a_time = 1 if alone else self._options.worker_count()
         options = self._fitting_options(at_a_time)
         limits = ProcessLimits(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
 
-        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Retry:
+        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | DatasetTask:
             try:
                 return check(processes, task, options, limits, self._queue_of(task))
             except Failure as failure:
-                return Retry(task, failure) if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
+                return task if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
 
         yield from self._run(tasks, at_a_time, run, 1 if alone else options.tasks_a_process)
 
@@ -151,10 +144,6 @@ class Passes:
         settings = WorkerSettings(self._options.device, self._level, self._memory_mib(at_a_time), hidden)
         return WorkerSupply(settings, Path(tempfile.mkdtemp(dir=self._folder)))
 
-    def _patience(self) -> float | None:
-        """Returns the seconds to wait for a result."""
-        return None if self._until is None else max(0.1, self._until + _GRACE_S - time.monotonic())
-
     def _run(
         self,
         items: Sequence[Item],
@@ -166,84 +155,52 @@ class Passes:
     ) -> Iterator[Result]:
         """Yields what `job` returns for every item, as it comes, for as many as there is time for. Raises what `job`
         raises. `a_process` is how many items may follow each other in one process."""
-        waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        for item in items:
-            waiting.put(item)
-        results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
         supply = self._supply(at_a_time)
         zygotes = [
             Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK, warm=warm)
             for _ in range(min(at_a_time, len(items)))
         ]
+        idle: queue.SimpleQueue[tuple[Zygote, Processes]] = queue.SimpleQueue()
+        for zygote in zygotes:
+            idle.put((zygote, Processes(zygote, a_process)))
 
-        threads = [
-            threading.Thread(
-                target=_drive, args=(zygote, a_process, waiting, job, results, lambda: self.over), daemon=True
-            )
-            for zygote in zygotes
-        ]
+        def work(item: Item) -> Result | None:
+            zygote, processes = idle.get()
+            try:
+                return None if self.over else _with_new_zygotes(zygote, lambda: job(processes, item))
+            finally:
+                idle.put((zygote, processes))
+
+        pool = ThreadPoolExecutor(at_a_time)
         try:
-            for thread in threads:
-                thread.start()
-            decided, running = 0, len(threads)
-            while decided < len(items) and running:
-                try:
-                    result, error = results.get(timeout=self._patience())
-                except queue.Empty:
-                    self._say("time is over; the next run repeats the running tasks")
-                    return
-                if error is not None:
-                    raise error
-                if result is None:
-                    running -= 1
-                    continue
-                decided += 1
-                yield result
+            futures = [pool.submit(work, item) for item in items]
+            left_s = None if self._until is None else max(0.1, self._until + _GRACE_S - time.monotonic())
+            for future in as_completed(futures, timeout=left_s):
+                result = future.result()
+                if result is not None:
+                    yield result
+        except TimeoutError:
+            if not self.over:
+                raise
+            self._say("time is over; the next run repeats the running tasks")
         finally:
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    waiting.get_nowait()
+            pool.shutdown(wait=False, cancel_futures=True)
             for zygote in zygotes:
                 zygote.close()
             supply.close()
-            for thread in threads:
-                thread.join()
+            pool.shutdown()
 
 
-def _drive(
-    zygote: Zygote,
-    a_process: int,
-    waiting: queue.SimpleQueue[Item],
-    job: Callable[[Processes, Item], Result],
-    results: queue.SimpleQueue[tuple[Result | None, BaseException | None]],
-    stops: Callable[[], bool],
-) -> None:
-    """Runs items in a thread until none is left or `stops()` is true, and then puts an empty result. A zygote that ends
-    is started again; if it doesn't start, the run ends."""
-    lost = 0
-    processes = Processes(zygote, a_process)
-    while True:
+def _with_new_zygotes(zygote: Zygote, job: Callable[[], Result]) -> Result:
+    """Returns the result of `job`, which is repeated where the zygote ended and can be started again. Raises
+    WorkerError, and what `job` raises."""
+    for _ in range(_MOST_LOST - 1):
         try:
-            item = waiting.get_nowait()
-        except queue.Empty:
-            item = None
-        if item is None or stops():
-            results.put((None, None))
-            return
-        while True:
-            try:
-                results.put((job(processes, item), None))
-                lost = 0
-                break
-            except WorkerError as error:
-                lost += 1
-                if lost < _LOST_IN_A_ROW and not zygote.closed:
-                    continue
-                results.put((None, error))
-                return
-            except BaseException as error:  # noqa: BLE001 - a thread's boundary: the reader of `results` raises it
-                results.put((None, error))
-                return
+            return job()
+        except WorkerError:
+            if zygote.closed:
+                raise
+    return job()
 
 
 def _device_bytes(options: FilterOptions) -> int:

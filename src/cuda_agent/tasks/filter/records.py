@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from cuda_agent.core.enums import Verdict
@@ -52,14 +54,13 @@ def from_fault(fault: Fault, rule: Rule) -> Failure:
 
 def failed(task_key: str, failure: Failure, checked: Checked | None = None) -> Measurement:
     """Returns the measurement of a task that breaks a rule, with its known results."""
-    return Measurement(
-        task_key=task_key,
-        finding=failure.finding,
-        peak_memory_bytes=checked.peak_memory_bytes if checked else None,
-        graph_hash=checked.graph_hash if checked else None,
-        graph_operators=checked.graph_operators if checked else (),
-        seconds={**(checked.seconds if checked else {}), **failure.seconds},
-    )
+    seconds = {**(checked.seconds if checked else {}), **failure.seconds}
+    return Measurement(task_key=task_key, finding=failure.finding, seconds=seconds, **known_of(checked))
+
+
+def known_of(checked: Checked | None) -> dict[str, Any]:
+    """Returns the results of the checks that a measurement repeats."""
+    return checked.model_dump(include={"peak_memory_bytes", "graph_hash", "graph_operators"}) if checked else {}
 
 
 def same_sample(mine: tuple[tuple[float, ...], ...], yours: tuple[tuple[float, ...], ...]) -> bool:

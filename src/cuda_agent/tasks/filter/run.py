@@ -12,7 +12,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
 from cuda_agent.tasks.filter.measurements import FILTER, Journal, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.passes import Passes, Retry, VoidTiming
+from cuda_agent.tasks.filter.passes import Passes, VoidTiming
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, only_one, read_lines
@@ -158,11 +158,11 @@ class _Run:
             self._check(passes.check_all(tasks, alone=True))
             self._time(passes, tasks)
 
-    def _check(self, results: Iterable[Checked | Measurement | Retry]) -> None:
+    def _check(self, results: Iterable[Checked | Measurement | DatasetTask]) -> None:
         begun = time.monotonic()
         for result in results:
-            if isinstance(result, Retry):
-                self._unfit.append(result.task)
+            if isinstance(result, DatasetTask):
+                self._unfit.append(result)
             elif isinstance(result, Checked):
                 self._journal.add_checked(result)
                 self._checks += 1
@@ -177,13 +177,11 @@ class _Run:
         if not ready or passes.over:
             return
         self._say(f"timing {len(ready)} tasks")
-        names = {task.task.key: task.task.name for task in tasks}
         for timed in passes.time_all(ready):
             if isinstance(timed, VoidTiming):
-                self.left[names[timed.task.task.key]] = timed.reason
+                self.left[timed.task.task.name] = timed.reason
             else:
                 self._journal.add(timed)
-                self.left.pop(names[timed.task_key], None)
                 self._done += 1
             self._tell()
         self.seconds["time"] += time.monotonic() - begun

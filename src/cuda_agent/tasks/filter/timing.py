@@ -20,7 +20,7 @@ from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.tasks.filter.check import ProcessLimits, TaskProcess
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
-from cuda_agent.tasks.filter.records import Checked, Failure, same_sample
+from cuda_agent.tasks.filter.records import Checked, Failure, known_of, same_sample
 from cuda_agent.tasks.inside.requests import PlaceTask, TimeTask, WarmTask
 from cuda_agent.tasks.records import DatasetTask, Measurement, Rule, TaskFinding
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
@@ -84,9 +84,9 @@ class TimingTurns:
         self._until = time.monotonic() + _WINDOW_S
 
     def _look(self, monitor: LoadMonitor | None) -> None:
-        for _ in range(_LOOKS if monitor is not None else 0):
-            assert monitor is not None
-            monitor.look()
+        for _ in range(_LOOKS):
+            if monitor is not None:
+                monitor.look()
 
 
 def time_task(
@@ -129,9 +129,7 @@ def _measured(checked: Checked, times: list[float], seconds: dict[str, float], o
         eager_us=median(times),
         eager_low_us=low,
         eager_high_us=high,
-        peak_memory_bytes=checked.peak_memory_bytes,
-        graph_hash=checked.graph_hash,
-        graph_operators=checked.graph_operators,
+        **known_of(checked),
         seconds={**checked.seconds, **{f"timing_{op}": s for op, s in seconds.items()}},
     )
 

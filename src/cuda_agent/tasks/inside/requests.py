@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Generic, TypeVar
 from pydantic import Field
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Task
 from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.requests import Count, Many, WorkerAnswer, WorkerRequest
 
@@ -36,10 +37,7 @@ class OpenTask(TaskRequest[TaskAnswer]):
     `host_bytes` limit the process. With `sleeps` the process sleeps while it waits for the device."""
 
     rule = Rule.RUNS
-    name: str
-    source: str
-    atol: float
-    rtol: float
+    task: Task
     seed: int
     device: Device
     memory_bytes: int

@@ -19,7 +19,6 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import OutOfMemory, TaskError
-from cuda_agent.core.records import Task
 from cuda_agent.judge import Answer, Answers, Secrets
 from cuda_agent.tasks.inside.outputs import NEARLY, is_constant, is_near, sampled
 from cuda_agent.tasks.inside.requests import (
@@ -157,16 +156,16 @@ class TaskCheck:
             resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._seed = request.seed
         self._secrets = Secrets(self._seed)
-        self._record = Task(name=request.name, source=request.source, atol=request.atol, rtol=request.rtol)
+        self._record = request.task
         Flags().apply()
-        self._task = load_task_module(request.source, request.name)
+        self._task = load_task_module(request.task.source, request.task.name)
         self._init = make_init_inputs(self._task, self._seed)
         return TaskAnswer()
 
     def run(self, _request: RunTask) -> RanTask:
         """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
         with peak_memory(self._context.device) as peak, FindProducts() as found:
-            self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
+            self._model = self._made(self._seed)
             inputs = make_inputs(self._task, self._device, self._seed)
             self._metas = _metas(flatten(inputs)[1])
             versions = _versions(inputs)
@@ -195,7 +194,7 @@ class TaskCheck:
     def graph(self, _request: GraphTask) -> TaskGraph:
         """Captures the graph of `forward`. A task without one can't be compared with others."""
         if self._model is None:
-            self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
+            self._model = self._made(self._seed)
         inputs = make_inputs(self._task, self._device, self._seed)
         return TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
 
@@ -288,8 +287,11 @@ class TaskCheck:
             raise Broken(Rule.MEMORY, "the judge's float64 outputs don't fit") from None
         return Answer({}, eager, policy, _row_major(wide.value), wide.precision)
 
+    def _made(self, seed: int, *, on_device: bool = False) -> Any:
+        return make_model(self._task, self._init, self._device, seed, on_device=on_device).requires_grad_(False)
+
     def _twin(self, seed: int) -> Any:
-        twin = make_model(self._task, self._init, self._device, seed, on_device=True).requires_grad_(False)
+        twin = self._made(seed, on_device=True)
         twin.load_state_dict(self._model.state_dict())
         return twin
 
@@ -301,7 +303,7 @@ class TaskCheck:
     def place(self, _request: PlaceTask) -> SampledOutputs:
         """Puts a model with drawn weights and inputs on the device. Returns a few values of each output, which are the
         same in every process."""
-        self._model = make_model(self._task, self._init, self._device, self._seed, on_device=True).requires_grad_(False)
+        self._model = self._made(self._seed, on_device=True)
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
         eager = self.answer({}, self._seed, oracle=False).eager
