@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.words import word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
@@ -32,18 +33,9 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<",
           "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/",
           "modulo": "%"}  # fmt: skip
 #: rough cost in simple instructions. A value that costs 8 or more is kept rather than recomputed.
-COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
-         "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,
-         "lgamma": 40, "erfinv": 30, "sinc": 26, "bessel_j0": 60, "bessel_j1": 60, "bessel_y0": 80, "bessel_y1": 80,
-         "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4, "i0": 60, "i0e": 50, "i1": 60, "i1e": 50, "k0": 120,
-         "k0e": 120, "k1": 120, "k1e": 120, "spherical_j0": 30, "airy_ai": 150, "digamma": 100, "zeta": 400,
-         "polygamma": 200, "igamma": 400, "igammac": 400, "erfcx": 60, "log_ndtr": 90, "ndtri": 60}  # fmt: skip
-
+COSTS = {op: int(cost) for op, _, cost in (word.partition(":") for word in word_lists(__file__)["COSTS"])}
 #: functions that are defined in the helper `special`.
-SPECIAL = frozenset({
-    "i0", "i0e", "i1", "i1e", "k0", "k0e", "k1", "k1e", "spherical_j0", "airy_ai", "digamma", "zeta", "polygamma",
-    "igamma", "igammac", "erfcx", "log_ndtr", "ndtri",
-})  # fmt: skip
+SPECIAL = word_lists(__file__)["SPECIAL"]
 
 
 def storage_type(dtype: str, device: Device) -> str:
