@@ -124,16 +124,6 @@ class Lanes:
                 self.name_load(at, f"x{at}[u]")
         return declarations, lines
 
-    def row_level(self, roots: list[int]) -> list[str]:
-        """Row-level operands of full-size nodes, to be computed before the loop over columns."""
-        wanted: set[int] = set()
-        for at in self.printer.needed(roots):
-            if at in self.full:
-                wanted.update(child for child in children(self.work.nodes[at]) if child not in self.full)
-            elif at in roots:
-                wanted.add(at)
-        return self.printer.variables(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
-
     def assign(self, store: Store) -> str:
         """One lane's element, written by itself."""
         return self.printer.assign(store, Device.CUDA)

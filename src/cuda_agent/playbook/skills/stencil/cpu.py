@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, decode, indent, render
+from cuda_agent.playbook.codegen import Printer, decode, render
 from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.skills.shared.launchers import common
@@ -77,7 +77,7 @@ class _Cpu:
             printer = self._printer(st.stage, f"({start} + q)", skip=skip)
             lines = printer.statements(list(st.staged.values()))
             lines += [f"row{at}[q] = {printer.known[root]};" for at, root in st.staged.items()]
-            result.append({"begin": first, "end": last, "body": indent(lines, 12)})
+            result.append({"begin": first, "end": last, "body": lines})
         return result
 
     def tap_body(self) -> str:
@@ -97,7 +97,7 @@ class _Cpu:
                 expr = work.nodes[at]
                 inner.append(f"a{at} = {COMBINE[expr.name]}(a{at}, {printer.known[expr.args[0]]});")
             lines += inner if len(inner) == len(st.reduces) else ["{", *(f"  {line}" for line in inner), "}"]
-        return indent([*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)], 12)
+        return [*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)]
 
     def _factor(self, tap: str) -> str:
         """Where a tap's factor lies; neighbours are outputs where these are channels, otherwise taps."""
@@ -117,7 +117,7 @@ class _Cpu:
     def tables(self) -> str:
         printer = self._printer(self.work, f"i{self.stencil.last}")
         lines = printer.statements(self.stencil.tables)
-        return indent([*lines, *(f"h{at}[at] = {printer.known[at]};" for at in self.stencil.tables)], 8)
+        return [*lines, *(f"h{at}[at] = {printer.known[at]};" for at in self.stencil.tables)]
 
     def result_body(self) -> str:
         """What is done with the reduced windows."""
@@ -126,7 +126,7 @@ class _Cpu:
             printer.known[at] = f"r{at}[j]"
         lines = printer.statements([s.node for s in self.work.stores])
         lines += [printer.assign(s, Device.CPU) for s in self.work.stores]
-        return indent(lines, 10)
+        return lines
 
     def _row(self, at: int) -> str:
         """Where a staged row begins for the outputs of one row of the tile."""
@@ -145,7 +145,6 @@ class _Cpu:
         """Everything that the template needs."""
         st, work = self.stencil, self.work
         others = sorted((s for s in st.slides.values() if s.axis != st.last), key=lambda s: s.axis)
-        outer = [f"i{k}" for k in st.outer]
         row = ""
         for k in st.held[:-1]:
             row = f"({row}) * E{k} + p{k}" if row else f"p{k}"
@@ -154,9 +153,7 @@ class _Cpu:
             "window": " x ".join(str(s.taps) for s in sorted(st.slides.values(), key=lambda s: s.axis)),
             "taps": st.taps,
             "outer": ir.numel([work.rows[k] for k in st.outer]),
-            "outer_decode": indent(decode(tuple(work.rows[k] for k in st.outer), outer, "rest", "long"), 4)
-            if outer
-            else "",
+            "outer_decode": decode(work, st.outer, "rest", "long"),
             "axes_tiled": [self._tiled(k) for k in st.tiled],
             "held": st.held,
             "last": st.last,
@@ -165,16 +162,14 @@ class _Cpu:
             "stage_row": row or "0",
             "stage_parts": self.stage_parts(),
             "tables": [{"id": at, "type": st.type(at)} for at in st.tables],
-            "tap_decode": indent(
-                decode(work.cols, [f"t{st.rows + k}" for k in range(len(work.cols))], "tap", "long"), 8
-            ),
+            "tap_decode": decode(work, work.col_axes, "tap", "long", letter="t"),
             "table_fill": self.tables() if st.tables else "",
             "reduces": [
                 {"id": at, "type": st.type(at), "identity": identity(work.nodes[at].name, work.nodes[at].type)}
                 for at in st.reduces
             ],
             "tap_loops": [{"tap": s.tap, "taps": s.taps} for s in others],
-            "windows": indent([self._row(at) for at in st.staged], 10),
+            "windows": [self._row(at) for at in st.staged],
             "tap_body": self.tap_body(),
             "result_body": self.result_body(),
             "configs": configs,
