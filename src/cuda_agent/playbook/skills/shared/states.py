@@ -11,7 +11,7 @@ from cuda_agent.playbook.passes import companion
 _IDENTITY = {"sum": "0", "prod": "1", "any": "false", "all": "true"}
 COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and"}
 FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", "any": "Or", "all": "And"}
-_OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})",
+OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})",
         "any": "{a} | {b}", "all": "{a} & {b}"}  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def _plain(work: Kernel, at: int, state: str, lanes: str) -> _Part:
     expr = work.nodes[at]
     kind = "int" if expr.type == "b" else C_TYPES[expr.type]
     start = {"any": "0", "all": "1"}.get(expr.name, identity(expr.name, expr.type))
-    joined = _OPS[expr.name].format
+    joined = OPS[expr.name].format
     add = [
         "#pragma unroll",
         f"{_loop(lanes)} {state}.r{at} = {joined(a=f'{state}.r{at}', b=f'b{expr.args[0]}[j]')};",

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, common_width, decode, render
+from cuda_agent.playbook.codegen import Printer, common_width, render
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
 from cuda_agent.playbook.skills.shared.lanes import Lanes
-from cuda_agent.playbook.skills.shared.launchers import common
-from cuda_agent.playbook.skills.shared.states import identity
-from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, tile_bytes, tile_sizes
+from cuda_agent.playbook.skills.shared.states import OPS
+from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, common_values, tile_bytes, tile_sizes
 
 #: (threads, outputs a thread, outputs a tile); 16-bit results begin with the second.
 _SETTINGS = ((256, 4, 2048), (256, 8, 2048), (128, 4, 1024), (256, 8, 4096), (128, 8, 2048), (128, 4, 512))
@@ -22,7 +21,6 @@ _SHARED_BYTES = 46 << 10
 _ROW_REGISTERS = 64
 #: outputs below which tiles are made smaller, so that every multiprocessor has some.
 _FEW_TILES = 4 * 132
-_COMBINE = {"sum": "{a} + {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})"}
 
 
 class _Stage(Lanes):
@@ -137,7 +135,7 @@ class _Cuda:
             "stage_stores": [f"store_vector(s{at} + at * WIDTH, y{at});" for at in st.staged],
         }
 
-    def tables(self, by: int) -> dict[str, object]:
+    def tables(self) -> dict[str, object]:
         """Statements that compute the factors of the taps at position `at`, and their values."""
         st = self.stencil
         printer = Printer(self.work, self._axis, self._load)
@@ -172,15 +170,9 @@ class _Cuda:
         steady, body = self._split(printer)
         for at in st.reduces:
             value = printer.known[work.nodes[at].args[0]]
-            body.append(f"r{at}[j] = {_COMBINE[work.nodes[at].name].format(a=f'r{at}[j]', b=value)};")
+            body.append(f"r{at}[j] = {OPS[work.nodes[at].name].format(a=f'r{at}[j]', b=value)};")
         rows = [self._row(at, reach <= _ROW_REGISTERS) for at in st.staged]
-        others = [s for s in st.slides.values() if s.axis != st.last]
         return {
-            "accumulators": [f"{st.type(at)} r{at}[OUT];" for at in st.reduces]
-            + ["#pragma unroll", "for (int j = 0; j < OUT; ++j) {"]
-            + [f"  r{at}[j] = {identity(work.nodes[at].name, work.nodes[at].type)};" for at in st.reduces]
-            + ["}"],
-            "tap_loops": [{"tap": s.tap, "taps": s.taps} for s in sorted(others, key=lambda s: s.axis)],
             "last_tap": {"tap": slide.tap, "taps": slide.taps} if slide else None,
             "row_loads": [line for lines in rows for line in lines],
             "tap_steady": [*factors, *steady],
@@ -269,45 +261,18 @@ class _Cuda:
         }
 
     def values(self, name: str) -> dict[str, object]:
-        """Everything that the template needs."""
-        st, rows = self.stencil, self.work.rows
+        """Returns the values of the template."""
         return {
-            **common(self.work, Device.CUDA, name),
+            **common_values(self.stencil, Device.CUDA, name),
             **self.staging(),
             **self.windows(),
             **self.epilogue(),
-            **self.tables(4),
-            "staged": [{"id": at, "type": st.type(at)} for at in st.staged],
-            "window": " x ".join(str(s.taps) for s in sorted(st.slides.values(), key=lambda s: s.axis)),
+            **self.tables(),
             "stage_width": self.width,
             "store_width": self.store_width,
             "shift": self.shift,
-            "taps": st.taps,
-            "plane": st.plane,
-            "last": st.last,
-            "tap_decode": decode(self.work, self.work.col_axes, "tap", "int", letter="t"),
-            "outer_decode": decode(self.work, st.outer, "rest", "Index"),
-            "outer": ir.numel([rows[k] for k in st.outer]),
-            "axes_tiled": [self._tiled(k) for k in st.tiled],
-            "held": st.held,
+            "multiple": self.multiple,
             "configs": self.configs,
-        }
-
-    def _tiled(self, k: int) -> dict[str, object]:
-        st = self.stencil
-        slide = st.slides.get(k)
-        limit = st.extent(k, self.work.rows[k])
-        extent = f"(T{k} - 1) * {slide.stride} + {(slide.taps - 1) * slide.dilation + 1}" if slide else f"T{k}"
-        if k == st.last:
-            extent = f"(SHIFT + {extent} + {self.multiple - 1}) / {self.multiple} * {self.multiple}"
-        return {
-            "k": k,
-            "size": self.work.rows[k],
-            "limit": limit,
-            "extent": extent,
-            "stride": slide.stride if slide else 1,
-            "is_held": k in st.held,
-            "is_last": k == st.last,
         }
 
 
