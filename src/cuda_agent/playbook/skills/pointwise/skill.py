@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import (
-    Printer,
-    decode,
-    render,
-    storage_type,
-)
+from cuda_agent.playbook.codegen import Printer, decode, render, storage_type
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Skill, Step

@@ -6,13 +6,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import (
-    C_TYPES,
-    Printer,
-    decode,
-    render,
-    vector_width,
-)
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render, vector_width
 from cuda_agent.playbook.kernel import Kernel, reads_along_columns
 from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.shared.lanes import Lanes

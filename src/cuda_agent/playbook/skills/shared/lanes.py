@@ -6,13 +6,7 @@ from collections.abc import Iterable
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import (
-    Printer,
-    common_width,
-    is_aligned,
-    storage_type,
-    vector_width,
-)
+from cuda_agent.playbook.codegen import Printer, common_width, is_aligned, storage_type, vector_width
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
