@@ -234,7 +234,7 @@ _BREAK = "\0"
 @cache
 def environment() -> jinja2.Environment:
     """Returns the environment of templates. The skills' paths are relative to the parent of their folder."""
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader([Path(__file__).parent, *FOLDERS]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -243,6 +243,8 @@ def environment() -> jinja2.Environment:
         autoescape=False,
         finalize=_joined,
     )
+    made.filters["cpp_name"] = cpp_name
+    return made
 
 
 def render(template: str, values: Mapping[str, object]) -> str:

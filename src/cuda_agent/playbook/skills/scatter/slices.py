@@ -108,11 +108,7 @@ def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: 
     return launch_step(
         name,
         "launch_scatter_slices",
-        {
-            "void* out": f"{cpp_name(node.name)}.data_ptr()",
-            **given,
-            "void* links": f"{cpp_name(links.name)}.data_ptr()",
-        },
+        {"void* out": out, **given, "void* links": room},
         {"shape": shape},
         config=config,
         inputs=buffers((base, index, values)),
