@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.words import word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
@@ -32,18 +33,9 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<",
           "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/",
           "modulo": "%"}  # fmt: skip
 #: rough cost in simple instructions. A value that costs 8 or more is kept rather than recomputed.
-COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
-         "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,
-         "lgamma": 40, "erfinv": 30, "sinc": 26, "bessel_j0": 60, "bessel_j1": 60, "bessel_y0": 80, "bessel_y1": 80,
-         "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4, "i0": 60, "i0e": 50, "i1": 60, "i1e": 50, "k0": 120,
-         "k0e": 120, "k1": 120, "k1e": 120, "spherical_j0": 30, "airy_ai": 150, "digamma": 100, "zeta": 400,
-         "polygamma": 200, "igamma": 400, "igammac": 400, "erfcx": 60, "log_ndtr": 90, "ndtri": 60}  # fmt: skip
-
+COSTS = {op: int(cost) for op, _, cost in (word.partition(":") for word in word_lists(__file__)["COSTS"])}
 #: functions that are defined in the helper `special`.
-SPECIAL = frozenset({
-    "i0", "i0e", "i1", "i1e", "k0", "k0e", "k1", "k1e", "spherical_j0", "airy_ai", "digamma", "zeta", "polygamma",
-    "igamma", "igammac", "erfcx", "log_ndtr", "ndtri",
-})  # fmt: skip
+SPECIAL = word_lists(__file__)["SPECIAL"]
 
 
 def storage_type(dtype: str, device: Device) -> str:
@@ -172,6 +164,18 @@ class Printer:
                 lines.append(self._declare(at, text))
         return lines
 
+    def row_level(self, roots: list[int]) -> list[str]:
+        """Returns statements before the loop over columns: they compute the row-level roots, and the row-level operands
+        of the other roots."""
+        full, nodes = self.kernel.full(), self.kernel.nodes
+        wanted: set[int] = set()
+        for at in self.needed(roots):
+            if at in full:
+                wanted.update(child for child in children(nodes[at]) if child not in full)
+            elif at in roots:
+                wanted.add(at)
+        return self.variables(sorted(at for at in wanted if nodes[at].op != "const"))
+
     def _text(self, at: int) -> str:
         expr = self.kernel.nodes[at]
         if expr.op == "const":
@@ -200,19 +204,20 @@ def _without_parentheses(text: str) -> str:
     return text[1:-1]
 
 
-def decode(sizes: tuple[int, ...], names: list[str], source: str, type_: str, *, scale: int = 1) -> list[str]:
-    """Returns statements that decode a row-major position into indices. The last axis counts in steps of `scale`."""
-    lines = []
-    rest = source
-    for position in range(len(sizes) - 1, -1, -1):
-        size = sizes[position] // (scale if position == len(sizes) - 1 else 1)
-        last = position == 0
-        value = rest if last else f"{rest} % {size}"
-        factor = f"({value}) * {scale}" if position == len(sizes) - 1 and scale != 1 else value
-        lines.append(f"const {type_} {names[position]} = {factor};")
-        if not last:
-            lines.append(f"const {type_} {names[position]}_up = {rest} / {size};")
-            rest = f"{names[position]}_up"
+def decode(
+    work: Kernel, axes: Sequence[int], source: str, type_: str, *, scale: int = 1, letter: str = "i"
+) -> list[str]:
+    """Returns statements that decode a row-major position over these axes into the indices `i<axis>`. The last axis
+    counts in steps of `scale`."""
+    lines, rest = [], source
+    for position, axis in reversed(list(enumerate(axes))):
+        step = scale if position == len(axes) - 1 else 1
+        size = work.axes()[axis] // step
+        value = f"{rest} % {size}" if position else rest
+        lines.append(f"const {type_} {letter}{axis} = {value if step == 1 else f'({value}) * {step}'};")
+        if position:
+            lines.append(f"const {type_} {letter}{axis}_up = {rest} / {size};")
+            rest = f"{letter}{axis}_up"
     return lines
 
 
@@ -222,28 +227,41 @@ def parameters(work: Kernel, device: Device) -> list[tuple[str, str]]:
     return reads + [(f"{storage_type(dtype, device)}*", cpp_name(name)) for name, dtype in work.writes]
 
 
+#: stands between the lines of a list until their indentation is known.
+_BREAK = "\0"
+
+
 @cache
 def environment() -> jinja2.Environment:
     """Returns the environment of templates. The skills' paths are relative to the parent of their folder."""
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader([Path(__file__).parent, *FOLDERS]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        finalize=_joined,
     )
+    made.filters["cpp_name"] = cpp_name
+    return made
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
-    """Returns the template's text without the lines of empty insertions."""
-    text = environment().get_template(template).render(**values)
-    return "".join(line for line in text.splitlines(keepends=True) if line.strip() or line == "\n")
+    """Returns the template's text. A list is inserted line by line, all with the indentation of its place. The lines of
+    empty insertions are left out."""
+    lines = environment().get_template(template).render(**values).splitlines(keepends=True)
+    return "".join(_broken(line) for line in lines if line.strip() or line == "\n")
 
 
-def indent(lines: Iterable[str], by: int) -> str:
-    """Joins lines and indents all but the first, which the template indents."""
-    return ("\n" + " " * by).join(lines)
+def _joined(value: object) -> object:
+    """Joins the lines of a list that a template inserts."""
+    return _BREAK.join(value) if isinstance(value, list | tuple) else value
+
+
+def _broken(line: str) -> str:
+    """Separates lines that were joined."""
+    return line.replace(_BREAK, "\n" + " " * (len(line) - len(line.lstrip(" "))))
 
 
 def vector_width(work: Kernel, along: int | None = None, cap: int = 8) -> int:

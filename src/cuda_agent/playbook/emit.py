@@ -16,13 +16,6 @@ from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Step
 
-_SCALAR_TYPES = {
-    "float32": "torch::kFloat32", "float64": "torch::kFloat64", "bfloat16": "torch::kBFloat16",
-    "float16": "torch::kFloat16",
-    "int64": "torch::kInt64", "int32": "torch::kInt32", "int16": "torch::kInt16", "int8": "torch::kInt8",
-    "uint8": "torch::kUInt8", "bool": "torch::kBool",
-}  # fmt: skip
-
 #: names that `model_new.py` uses.
 _TAKEN = {"torch", "nn", "cuda_extension", "CONFIG", "ModelNew", "results"}
 
@@ -47,68 +40,22 @@ class Stage:
         return {name: count for step in self.steps for name, count in step.tunables.items() if count > 1}
 
     @property
+    def released(self) -> list[list[str]]:
+        """For each step the buffers that no later step reads."""
+        last_use = {name: at for at, step in enumerate(self.steps) for name in step.inputs}
+        made: set[str] = set()
+        found = []
+        for at, step in enumerate(self.steps):
+            made |= {buffer.name for buffer in step.outputs}
+            dead = [name for name in step.inputs if name in made and last_use[name] == at and name not in self.returned]
+            found.append(sorted(set(dead)))
+        return found
+
+    @property
     def fixed(self) -> tuple[str, ...]:
         """The tunables that keep their default."""
         names = dict.fromkeys(name for step in self.steps for name in step.tunables)
         return tuple(name for name in names if name not in self.tunables)
-
-
-def _braces(numbers: Sequence[int]) -> str:
-    return "{" + ", ".join(map(str, numbers)) + "}"
-
-
-def _allocation(name: str, meta: TensorMeta, device: str) -> str:
-    options = f"torch::dtype({_SCALAR_TYPES[meta.dtype]}).device({device})"
-    if meta.strides == ir.contiguous(meta.shape) or 0 in meta.shape:
-        return f"torch::Tensor {name} = torch::empty({_braces(meta.shape)}, {options});"
-    return f"torch::Tensor {name} = torch::empty_strided({_braces(meta.shape)}, {_braces(meta.strides)}, {options});"
-
-
-def _body(stage: Stage, device: Device) -> list[str]:
-    """Returns the statements of a binding function. A buffer is released after the last step that reads it."""
-    lines = []
-    for name, meta in stage.given:
-        lines.append(
-            f'check({cpp_name(name)}, "{name}", {_SCALAR_TYPES[meta.dtype]}, '
-            f"{_braces(meta.shape)}, {_braces(meta.strides)});"
-        )
-    where = "torch::kCPU"
-    if device is Device.CUDA:
-        where = f"{cpp_name(stage.given[0][0])}.device()" if stage.given else "torch::kCUDA"
-        lines.append("const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();")
-    lines += [f"constexpr int config_{name} = 0;" for name in stage.fixed]
-    last_use = {name: at for at, step in enumerate(stage.steps) for name in step.inputs}
-    made: set[str] = set()
-    for at, step in enumerate(stage.steps):
-        for buffer in step.outputs:
-            lines.append(_allocation(cpp_name(buffer.name), buffer.meta, where))
-            made.add(buffer.name)
-        if step.scratch:
-            lines.append("{")
-            lines += [f"  {_allocation(cpp_name(b.name), b.meta, where)}" for b in step.scratch]
-            lines += [f"  {line}" for line in step.call.splitlines()]
-            lines.append("}")
-        else:
-            lines += step.call.splitlines()
-        for name in sorted(made):
-            if last_use.get(name, at) == at and name not in stage.returned and name in step.inputs:
-                lines.append(f"{cpp_name(name)}.reset();")
-    returned = [cpp_name(name) for name in stage.returned]
-    lines.append(f"return {returned[0]};" if len(returned) == 1 else f"return {{{', '.join(returned)}}};")
-    return lines
-
-
-def _function(stage: Stage, device: Device) -> dict[str, Any]:
-    tensors = [cpp_name(name) for name, _ in stage.given]
-    configs = [f"config_{name}" for name in stage.tunables]
-    parameters = [f"const torch::Tensor& {name}" for name in tensors] + [f"int {name}" for name in configs]
-    return {
-        "name": stage.name,
-        "result": "torch::Tensor" if len(stage.returned) == 1 else "std::vector<torch::Tensor>",
-        "parameters": ", ".join(parameters),
-        "arguments": ", ".join(f'pybind11::arg("{name}")' for name in [*tensors, *configs]),
-        "body": "\n  ".join(_body(stage, device)),
-    }
 
 
 def binding(stages: Sequence[Stage], device: Device) -> str:
@@ -121,7 +68,8 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
             "declarations": list(dict.fromkeys(step.declaration for step in steps if step.declaration)),
             "includes": list(dict.fromkeys(header for step in steps for header in step.includes)),
             "with_status": any("check_status(" in step.call for step in steps),
-            "functions": [_function(stage, device) for stage in stages],
+            "stages": stages,
+            "is_row_major": lambda meta: meta.strides == ir.contiguous(meta.shape) or 0 in meta.shape,
         },
     )
 

@@ -69,6 +69,24 @@ class Kernel:
         """Whether it reduces sliding windows."""
         return any(e.op == "reduce" and e.guards for e in self.nodes)
 
+    @property
+    def full_stores(self) -> list[Store]:
+        """The stores at each point of the frame."""
+        return [store for store in self.stores if store.full]
+
+    @property
+    def row_stores(self) -> list[Store]:
+        """The stores that take place once a row."""
+        return [store for store in self.stores if not store.full]
+
+    @property
+    def row_axes(self) -> range:
+        return range(len(self.rows))
+
+    @property
+    def col_axes(self) -> range:
+        return range(len(self.rows), len(self.rows) + len(self.cols))
+
     def dtype(self, buffer: str) -> str:
         return next(e.dtype for e in self.nodes if e.op == "load" and e.name == buffer)
 

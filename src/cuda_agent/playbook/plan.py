@@ -56,6 +56,10 @@ class Step:
     skill: str = ""
 
 
+class DoesNotApply(Exception):
+    """A skill can't compute a node whose operands have this form."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A skill's steps for a node. They compute the nodes `covers`, the claimed one and those fused into it. A covered
@@ -139,8 +143,8 @@ class Skill:
     notes: SkillNotes
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """Returns the step for a node, None where the skill doesn't apply. The step's inputs are put into memory
-        before it."""
+        """Returns the step for a node. Returns None or raises DoesNotApply where the skill doesn't apply. The step's
+        inputs are put into memory before it."""
         return None
 
     def fits(self, work: Kernel) -> bool:
@@ -161,7 +165,19 @@ class Skill:
         return None
 
 
-def pointer(buffer: str, offset: int, item_bytes: int) -> str:
-    """Returns C++ text of the address of a buffer's element at `offset`."""
-    start = f"{cpp_name(buffer)}.data_ptr()"
-    return f"static_cast<const char*>({start}) + {offset * item_bytes}LL" if offset else start
+class Place(Protocol):
+    """A place in a buffer, `offset` elements from its start."""
+
+    @property
+    def buffer(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+def pointer(place: Place | None, item_bytes: int = 4) -> str:
+    """Returns C++ text of the address of a place in a buffer, `nullptr` for None."""
+    if place is None:
+        return "nullptr"
+    start = f"{cpp_name(place.buffer)}.data_ptr()"
+    return f"static_cast<const char*>({start}) + {place.offset * item_bytes}LL" if place.offset else start

@@ -20,7 +20,7 @@ from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators.windows import write_out
 from cuda_agent.playbook.passes import recomputed_by_rows
-from cuda_agent.playbook.plan import DEFAULT, Buffer, Claim, Options, Skill, Step, StridedView
+from cuda_agent.playbook.plan import DEFAULT, Buffer, Claim, DoesNotApply, Options, Skill, Step, StridedView
 from cuda_agent.playbook.registry import skills
 from cuda_agent.playbook.walk import reached
 
@@ -304,7 +304,10 @@ class State:
     def claim(self, node: Node) -> Claim | None:
         """Adds the step of the first skill that claims the node, after the kernels that compute its inputs."""
         for skill in skills():
-            claim = skill.claim(self, node)
+            try:
+                claim = skill.claim(self, node)
+            except DoesNotApply:
+                continue
             if claim is None:
                 continue
             self.require([name for name in claim.step.inputs if not self.in_memory(name)])

@@ -6,16 +6,7 @@ import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout
-from cuda_agent.playbook.algebra.emit import (
-    binary,
-    integers,
-    linear,
-    matmul,
-    permute,
-    reduce,
-    reshape,
-    transpose,
-)
+from cuda_agent.playbook.algebra.emit import binary, integers, linear, matmul, permute, reduce, reshape, transpose
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
 from cuda_agent.playbook.ir import contiguous_meta
 

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from cuda_agent.core.graph import Node
+from cuda_agent.core.words import word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 
-_UNARY = (
-    "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid tanh erf erfc sin cos tan atan asin "
-    "acos sinh cosh asinh acosh atanh floor ceil trunc round sign relu square selu silu mish hardswish hardsigmoid "
-    "relu6 softsign log_sigmoid logical_not bitwise_not isnan isinf isfinite signbit lgamma erfinv sinc "
-    "i0 digamma special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_i0e special_i1 "
-    "special_i1e special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
-    "special_modified_bessel_k1 special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
-    "special_spherical_bessel_j0 special_airy_ai special_erfcx special_log_ndtr special_ndtri"
-)
-_ALIASES = ("negative", "absolute", "fix", "sgn")
-_RENAMED = {"log_sigmoid": "logsigmoid", "logical_not": "not", "bitwise_not": "bitnot", "fix": "trunc",
-            "negative": "neg", "absolute": "abs", "sgn": "sign", "special_modified_bessel_i0": "i0",
-            "special_modified_bessel_i1": "i1", "special_modified_bessel_k0": "k0", "special_modified_bessel_k1": "k1",
-            "special_scaled_modified_bessel_k0": "k0e", "special_scaled_modified_bessel_k1": "k1e",
-            "special_spherical_bessel_j0": "spherical_j0"}  # fmt: skip
-_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "less": "lt", "greater": "gt",
-            "less_equal": "le", "greater_equal": "ge", "not_equal": "ne"}  # fmt: skip
-_LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
-_BITWISE = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitxor",
-            "__and__": "bitand", "__or__": "bitor", "__xor__": "bitxor"}  # fmt: skip
-_BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2",
-           "fmod": "fmod", "copysign": "copysign", "remainder": "remainder", "fmax": "fmax",
-           "fmin": "fmin", "igamma": "igamma", "igammac": "igammac", "special_gammainc": "igamma",
-           "special_gammaincc": "igammac", "special_zeta": "zeta"}  # fmt: skip
+
+def _named(family: str, lowering: Callable[[str], Lowering]) -> dict[str, Lowering]:
+    """Returns the lowerings of a family of operators: ATen's name -> `lowering` of the kernels' operator."""
+    pairs = (word.partition(":") for word in word_lists(__file__)[family])
+    return {name: lowering(op or name.removeprefix("special_")) for name, _, op in pairs}
 
 
 def common_dtype(b: Builder, args: list[Any]) -> str:
@@ -80,8 +63,18 @@ def _unary(op: str) -> Lowering:
     return lower
 
 
-def _binary(op: str) -> Lowering:
-    return lambda b, node: b.result(node, op, b.arg(node, 0), b.arg(node, 1, "other"))
+def _binary(op: str, other: str = "other") -> Lowering:
+    return lambda b, node: b.result(node, op, b.arg(node, 0), b.arg(node, 1, other))
+
+
+def _with_numbers(op: str, **defaults: float) -> Lowering:
+    """Lowers an operator whose tensor is followed by numbers, given as their names and defaults."""
+
+    def lower(b: Builder, node: Node) -> str:
+        numbers = (float(b.arg(node, at, *pair)) for at, pair in enumerate(defaults.items(), 1))
+        return b.result(node, op, b.arg(node, 0), *numbers)
+
+    return lower
 
 
 def _compare(op: str) -> Lowering:
@@ -171,10 +164,6 @@ def gelu(b: Builder, node: Node) -> str:
     return b.result(node, op, b.arg(node, 0))
 
 
-def leaky_relu(b: Builder, node: Node) -> str:
-    return b.result(node, "leaky_relu", b.arg(node, 0), float(b.arg(node, 1, "negative_slope", 0.01)))
-
-
 def prelu(b: Builder, node: Node) -> str:
     x, weight = b.args(node, 0, 1)
     if b.rank(weight) and b.rank(x) > 1:
@@ -190,11 +179,6 @@ def elu(b: Builder, node: Node) -> str:
 def celu(b: Builder, node: Node) -> str:
     alpha = float(b.arg(node, 1, "alpha", 1.0))
     return b.result(node, "elu", b.arg(node, 0), alpha, 1.0, 1.0 / alpha)
-
-
-def softplus(b: Builder, node: Node) -> str:
-    beta, threshold = float(b.arg(node, 1, "beta", 1.0)), float(b.arg(node, 2, "threshold", 20.0))
-    return b.result(node, "softplus", b.arg(node, 0), beta, threshold)
 
 
 def heaviside(b: Builder, node: Node) -> str:
@@ -221,14 +205,6 @@ def clamp(b: Builder, node: Node) -> str:
     if low is not None:
         x = b.pointwise("maximum", x, low, dtype=dtype, name=None if high is not None else node.name)
     return b.result(node, "minimum", x, high) if high is not None else str(x)
-
-
-def clamp_min(b: Builder, node: Node) -> str:
-    return b.result(node, "maximum", b.arg(node, 0), b.arg(node, 1, "min"))
-
-
-def clamp_max(b: Builder, node: Node) -> str:
-    return b.result(node, "minimum", b.arg(node, 0), b.arg(node, 1, "max"))
 
 
 def hardtanh(b: Builder, node: Node) -> str:
@@ -283,16 +259,14 @@ def ignore(b: Builder, node: Node) -> None:
 
 
 TABLE: dict[str, Lowering] = {
-    **{name: _unary(_RENAMED.get(name, name.removeprefix("special_"))) for name in (*_UNARY.split(), *_ALIASES)},
-    **{name: _compare(op) for name, op in _COMPARE.items()},
-    **{name: _logical(op) for name, op in _LOGICAL.items()},
-    **{name: _bitwise(op) for name, op in _BITWISE.items()},
-    **{name: _binary(op) for name, op in _BINARY.items()},
+    **_named("UNARY", _unary), **_named("COMPARISONS", _compare), **_named("LOGICAL", _logical),
+    **_named("BITWISE", _bitwise), **_named("BINARY", _binary),
     "nextafter": nextafter, "add": add, "sub": sub, "subtract": sub, "rsub": sub, "div": div, "divide": div,
-    "true_divide": div, "floor_divide": _binary("floordiv"), "pow": power, "gelu": gelu, "leaky_relu": leaky_relu,
-    "prelu": prelu, "elu": elu, "celu": celu, "softplus": softplus, "clamp": clamp, "clip": clamp,
-    "clamp_min": clamp_min, "clamp_max": clamp_max, "hardtanh": hardtanh, "threshold": threshold, "where": where,
-    "heaviside": heaviside, "ldexp": ldexp, "polygamma": polygamma, "masked_fill": masked_fill, "addcmul": addcmul,
+    "true_divide": div, "pow": power, "gelu": gelu, "leaky_relu": _with_numbers("leaky_relu", negative_slope=0.01),
+    "prelu": prelu, "elu": elu, "celu": celu, "softplus": _with_numbers("softplus", beta=1.0, threshold=20.0),
+    "clamp": clamp, "clip": clamp, "clamp_min": _binary("maximum", "min"), "clamp_max": _binary("minimum", "max"),
+    "hardtanh": hardtanh, "threshold": threshold, "where": where, "heaviside": heaviside,
+    "ldexp": ldexp, "polygamma": polygamma, "masked_fill": masked_fill, "addcmul": addcmul,
     "addcdiv": addcmul, "to": to, "_to_copy": to, "type_as": to, "clone": alias, "contiguous": alias, "detach": alias,
     "alias": alias, "lift_fresh_copy": alias, "lift_fresh": alias, "dropout": dropout, "feature_dropout": dropout,
     "_assert_tensor_metadata": ignore, "layout.copy": layout_copy,

@@ -6,10 +6,11 @@ import math
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node, Ref
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step
-from cuda_agent.playbook.skills.shared.operands import contiguous_meta, one_piece
+from cuda_agent.playbook.skills.shared.operands import one_piece
 
 
 class Sign(Skill):
@@ -26,7 +27,7 @@ class Sign(Skill):
         step = Step(
             name=name,
             inputs=(view.buffer,),
-            outputs=(Buffer(node.name, contiguous_meta(view.shape, "float32")),),
+            outputs=(Buffer(node.name, ir.contiguous_meta(view.shape, "float32")),),
             files={f"kernels/{name}.cpp": render("toy_sign/sign.cpp.j2", values)},
             declaration=f'extern "C" void launch_{name}(const float* {x}, float* {out}, int config);',
             call=f"launch_{name}({x}.data_ptr<float>(), {out}.data_ptr<float>(), config_{name});",

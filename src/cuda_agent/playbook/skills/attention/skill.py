@@ -12,15 +12,8 @@ from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
-from cuda_agent.playbook.skills.shared.operands import (
-    NotAMatrix,
-    buffers,
-    checked_call,
-    collapsed,
-    plain_copy,
-    windows,
-)
+from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, launch_step, plain_copy, readable_windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
 #: of a head.
@@ -126,20 +119,14 @@ class AttentionSkill(Skill):
         if call is None:
             return None
         names, result = (call.q, call.k, call.v), _result(state, node, call)
-        try:
-            views = [
-                view if _is_readable(view) else plain_copy(state, name)
-                for view, name in zip(windows(state, names), names, strict=True)
-            ]
+        views = readable_windows(state, names, _is_readable)
+        levels = batch_levels(call.batch, [*views, result])
+        if levels is None:
+            result = _plain(node, call)
             levels = batch_levels(call.batch, [*views, result])
-            if levels is None:
-                result = _plain(node, call)
-                levels = batch_levels(call.batch, [*views, result])
-            if levels is None:
-                views = [plain_copy(state, name) for name in names]
-                levels = batch_levels(call.batch, [*views, result])
-        except NotAMatrix:
-            return None
+        if levels is None:
+            views = [plain_copy(state, name) for name in names]
+            levels = batch_levels(call.batch, [*views, result])
         return None if levels is None else self._claim(node, call, views, result, levels)
 
     def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
@@ -163,21 +150,16 @@ class AttentionSkill(Skill):
         name, launcher = f"attention_{cpp_name(node.name)}", f"launch_attention_{call.width}"
         heads = outer[0] * inner[0]
         tunable = f"attention_{heads}x{call.rows}x{call.keys}x{call.width}{'_causal' if call.causal else ''}"
-        q, k, v = (pointer(view.buffer, view.offset, 4) for view in views)
-        launch = (
-            f"{launcher}({cpp_name(node.name)}.data_ptr(), {q}, {k}, {v}, geometry, "
-            f"{call.scale!r}f, {int(call.causal)}, config_{tunable}, stream)"
-        )
-        step = Step(
-            name=name,
+        out = Buffer(node.name, TensorMeta(shape=result.shape, dtype="float32", strides=result.strides))
+        step = launch_step(
+            name,
+            launcher,
+            {"void* out": f"{cpp_name(node.name)}.data_ptr()", **dict(zip("qkv", map(pointer, views), strict=True))},
+            {"geometry": numbers},
+            more={"float scale": f"{call.scale!r}f", "int causal": str(int(call.causal))},
             inputs=buffers(views),
-            outputs=(Buffer(node.name, TensorMeta(shape=result.shape, dtype="float32", strides=result.strides)),),
+            outputs=(out,),
             files={f"kernels/attention_{call.width}.cu": kernel(call.width)},
-            declaration=(
-                f'extern "C" int {launcher}(void* out, const void* q, const void* k, const void* v, '
-                "const long long* geometry, float scale, int causal, int config, cudaStream_t stream);"
-            ),
-            call=checked_call(name, launch, geometry=numbers),
             tunables={tunable: CONFIGS},
         )
         return Claim(step, frozenset({node.name}))

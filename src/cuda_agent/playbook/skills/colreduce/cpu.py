@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode, indent, render
+from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode, render
 from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.passes import Pass, exact, passes
 from cuda_agent.playbook.skills.shared.launchers import common
@@ -36,12 +36,10 @@ class _Columns:
         return "j" if k == self.rows - 1 else f"i{k}"
 
     def decode_cols(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows, len(self.work.axes()))]
-        return decode(self.work.cols, names, "col", "long")
+        return decode(self.work, self.work.col_axes, "col", "long")
 
     def decode_rows(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows - 1)]
-        return decode(self.work.rows[:-1], names, "outer", "long") if names else []
+        return decode(self.work, self.work.row_axes[:-1], "outer", "long")
 
     def prepared(self, roots: list[int], suffix: str) -> list[str]:
         """Row-level operands that cost something, as arrays over the tile, before the loop over columns."""
@@ -97,18 +95,11 @@ class _Columns:
         printer.known = outside
         for at in item.reduces:
             printer.known[at] = f"r{at}[j - begin]"
-        by = 6 if self.split else 4
-        return {
-            "reduces": reduces,
-            "before": indent(before, by),
-            "arrays": indent(arrays, by),
-            "decode": indent(self.decode_cols(), by + 2),
-            "body": indent(lines, by + 4),
-        }
+        columns = self.decode_cols()
+        return {"reduces": reduces, "before": before, "arrays": arrays, "decode": columns, "body": lines}
 
     def outputs(self) -> dict[str, Any]:
-        full = [s for s in self.work.stores if s.full]
-        single = [s for s in self.work.stores if not s.full]
+        full, single = self.work.full_stores, self.work.row_stores
         before = self._begin(len(self.sweeps))
         state = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single])
@@ -117,19 +108,7 @@ class _Columns:
         before += self.prepared([s.node for s in full], "_last")
         body = self.printer.statements([s.node for s in full])
         body += [self.printer.assign(s, Device.CPU) for s in full]
-        row_output = [
-            "#pragma omp simd",
-            "for (long j = begin; j < begin + count; ++j) {",
-            *(f"  {x}" for x in row_lines),
-            "}",
-        ]
-        by = 6 if self.split else 4
-        return {
-            "before": indent(before, by),
-            "row_output": indent(row_output, by + 2 if self.split else by) if single else "",
-            "decode": indent(self.decode_cols(), by + 2),
-            "body": indent(body, by + 4) if full else "",
-        }
+        return {"before": before, "row_output": row_lines, "decode": self.decode_cols(), "body": body}
 
 
 def source(work: Kernel, name: str) -> str:
@@ -145,10 +124,6 @@ def source(work: Kernel, name: str) -> str:
         "colreduce/cols.cpp.j2",
         {
             **common(work, Device.CPU, name),
-            "rows": outer * inner,
-            "cols": cols,
-            "row_axes": " x ".join(map(str, work.rows)),
-            "col_axes": " x ".join(map(str, work.cols)),
             "outer": outer,
             "inner": inner,
             "tile": tile,

@@ -8,11 +8,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render
+from cuda_agent.playbook.codegen import C_TYPES, decode, render
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
-from cuda_agent.playbook.skills.shared.launchers import common, index_type
+from cuda_agent.playbook.skills.shared.launchers import common, scratch_pointers
 from cuda_agent.playbook.skills.shared.states import state_text
 
 _UNROLL = 4
@@ -37,13 +37,10 @@ class _Columns(Lanes):
         lines = [
             f"const Index i{self.along} = inner * WIDTH;" if self.width > 1 else f"const Index i{self.along} = inner;"
         ]
-        if self.rows > 1:
-            lines += decode(self.work.rows[:-1], [f"i{k}" for k in range(self.rows - 1)], "outer", "Index")
-        return lines
+        return lines + decode(self.work, self.work.row_axes[:-1], "outer", "Index")
 
     def decode_cols(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows, len(self.work.axes()))]
-        return decode(self.work.cols, names, "col", "Index")
+        return decode(self.work, self.work.col_axes, "col", "Index")
 
     def _after(self, number: int) -> None:
         """The results of the first sweeps, as fields of this lane's states."""
@@ -63,12 +60,12 @@ class _Columns(Lanes):
             body.append(f"const {C_TYPES[self.work.nodes[at].type]} b{at}[1] = {{{self.printer.known[at]}}};")
         return {
             "fields": text.fields,
-            "merge": indent(text.merge, 2),
+            "merge": text.merge,
             "declarations": declarations,
-            "decode": indent(self.decode_cols(), 10),
-            "loads": indent(loads, 10),
-            "body": indent(body, 12),
-            "accumulate": indent(_one_value(text.accumulate), 12),
+            "decode": self.decode_cols(),
+            "loads": loads,
+            "body": body,
+            "accumulate": _one_value(text.accumulate),
             "bytes": text.bytes,
             "in_parts": parts,
         }
@@ -79,8 +76,7 @@ class _Columns(Lanes):
         return only_sums and ir.numel(self.work.cols) >= _LONG
 
     def outputs(self) -> dict[str, Any]:
-        full = [s for s in self.work.stores if s.full]
-        single = [s for s in self.work.stores if not s.full]
+        full, single = self.work.full_stores, self.work.row_stores
         self._after(len(self.sweeps))
         row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
         self._after(len(self.sweeps))
@@ -89,13 +85,13 @@ class _Columns(Lanes):
         body = self.printer.statements(roots)
         slots, stores = self.write(full, body)
         return {
-            "row_stores": indent(row_lines, 8),
+            "row_stores": row_lines,
             "declarations": declarations,
-            "decode": indent(self.decode_cols(), 10),
-            "loads": indent(loads, 10),
-            "slots": indent(slots, 10),
-            "body": indent(body, 12),
-            "stores": indent(stores, 10),
+            "decode": self.decode_cols(),
+            "loads": loads,
+            "slots": slots,
+            "body": body,
+            "stores": stores,
         }
 
 
@@ -136,34 +132,21 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     choices = configs(outer, inner_vectors, cols)
     most = max(splits for _, _, splits in choices)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    offset = 0
-    for sweep in sweeps:
-        sweep["offset"] = offset
-        offset += -(-ir.numel(work.rows) * most * sweep["bytes"] // 256) * 256 if most > 1 else 0
     shared = common(work, Device.CUDA, name, scratch=True)
-    states = ", ".join(f"State{k}* __restrict__ parts{k}" for k in range(len(sweeps)))
+    scratch = scratch_pointers(shared, sweeps, ir.numel(work.rows) * most if most > 1 else 0)
     text = render(
         "colreduce/cols.cu.j2",
         {
             **shared,
-            "parameters": f"{shared['parameters']}, {states}",
-            "parameters_plain": f"{shared['parameters_plain']}, {states.replace(' __restrict__', '')}",
-            "names": ", ".join([str(shared["names"]), *(f"parts{k}" for k in range(len(sweeps)))]),
-            "arguments": ", ".join([str(shared["arguments"]), *(f"parts{k}_p" for k in range(len(sweeps)))]),
-            "rows": ir.numel(work.rows),
-            "cols": cols,
-            "row_axes": " x ".join(map(str, work.rows)),
-            "col_axes": " x ".join(map(str, work.cols)),
             "width": width,
             "unroll": _UNROLL,
             "steps": _STEPS,
             "outer": outer,
             "inner_vectors": inner_vectors,
-            "index_type": index_type(work),
-            "decode_rows": indent(printer.decode_rows(), 2),
+            "decode_rows": printer.decode_rows(),
             "sweeps": sweeps,
             "last": printer.outputs(),
             "configs": choices,
         },
     )
-    return text, len(choices), max(offset, 256)
+    return text, len(choices), max(scratch, 256)

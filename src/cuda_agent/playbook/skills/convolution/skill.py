@@ -10,14 +10,7 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.geometry import Convolution, read
-from cuda_agent.playbook.skills.shared.operands import (
-    NotAMatrix,
-    buffers,
-    collapsed,
-    contiguous_meta,
-    plain_copy,
-    windows,
-)
+from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, plain_copy, windows
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -64,7 +57,7 @@ def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[Stri
     relu = _fused_relu(state, node)
     result = relu.name if relu is not None else node.name
     numbers = geometry_numbers(call, state.precision, relu is not None)
-    buffer = Buffer(result, contiguous_meta(call.result.shape, call.result.dtype))
+    buffer = Buffer(result, ir.contiguous_meta(call.result.shape, call.result.dtype))
     return Claim(_launch(node, numbers, views, width, buffer, CONFIGS), frozenset({node.name, result}))
 
 
@@ -103,7 +96,7 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
     """The step that calls the library on x, weight and, where there is one, bias."""
     name, out = f"convolution_{cpp_name(node.name)}", cpp_name(buffer.name)
     tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
-    x, weight, *rest = [pointer(view.buffer, view.offset, width) for view in views]
+    x, weight, *rest = [pointer(view, width) for view in views]
     config = f"config_{tunable}"
     lines = [
         f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
@@ -162,7 +155,7 @@ def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim 
     step = Step(
         name=f"convolution_{cpp_name(node.name)}",
         inputs=buffers(views),
-        outputs=(Buffer(node.name, contiguous_meta(call.result.shape, call.result.dtype)),),
+        outputs=(Buffer(node.name, ir.contiguous_meta(call.result.shape, call.result.dtype)),),
         files={},
         declaration="",
         call=f"{{\n  {statement}\n}}",
@@ -185,10 +178,7 @@ class ConvolutionSkill(Skill):
             claim = _last_step(state, node, call)
             if claim is not None:
                 return claim
-        try:
-            views = windows(state, [name for name in (call.x, call.weight, call.bias) if name is not None])
-        except NotAMatrix:
-            return None
+        views = windows(state, [name for name in (call.x, call.weight, call.bias) if name is not None])
         return _cuda_step(state, node, call, views) if state.device is Device.CUDA else _cpu_step(node, call, views)
 
     def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:

@@ -9,14 +9,13 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import (
     MATH,
     Matrix,
-    NotAMatrix,
     batched_matrices,
+    buffers,
     checked_call,
-    contiguous_meta,
     flat_matrix,
     matrix_in_memory_order,
     plain_copy,
@@ -44,12 +43,11 @@ DECLARATION = (
 
 @dataclass(frozen=True)
 class Product:
-    """result [m, n] = left [m, k] · right [k, n] + bias [n]; `meta` says where the node's value lies, `bias` is a
-    buffer and an offset."""
+    """result [m, n] = left [m, k] · right [k, n] + bias [n]; `meta` says where the node's value lies."""
 
     left: Matrix
     right: Matrix
-    bias: tuple[str, int] | None
+    bias: StridedView | None
     meta: TensorMeta
 
     @property
@@ -68,18 +66,13 @@ class Product:
     def k(self) -> int:
         return self.left.columns
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        names = [self.left.buffer, self.right.buffer, *([self.bias[0]] if self.bias else [])]
-        return tuple(dict.fromkeys(names))
 
-
-def _bias(view: StridedView | None, n: int) -> tuple[str, int] | None:
+def _check_bias(view: StridedView | None, n: int) -> None:
+    """Raises DoesNotApply where the view isn't a vector of n elements in one piece."""
     if view is None:
-        return None
+        return
     if view.shape[-1:] != (n,) or math.prod(view.shape) != n or (n > 1 and view.strides[-1] != 1):
-        raise NotAMatrix(view.buffer)
-    return view.buffer, view.offset
+        raise DoesNotApply(view.buffer)
 
 
 def _transposed(view: StridedView) -> StridedView:
@@ -93,25 +86,25 @@ def _operands(node: Node) -> tuple[list[str], bool]:
         names = [*names[1:3], names[0], *names[3:]]
     given = [name for name in names if name is not None]
     if len(given) != len([arg for arg in (*node.args, *node.kwargs.values()) if arg is not None]):
-        raise NotAMatrix(node.name)
+        raise DoesNotApply(node.name)
     return given, node.op == "aten.linear.default"
 
 
 def product_of(state: PlanState, node: Node) -> Product:
-    """Raises NotAMatrix."""
+    """Raises DoesNotApply."""
     meta = node.outputs[0]
     if node.op not in _OPERATORS or meta is None or meta.dtype not in _TYPES or 0 in meta.shape:
-        raise NotAMatrix(node.name)
+        raise DoesNotApply(node.name)
     names, flip = _operands(node)
     metas = [state.meta(name) for name in names]
     if any(item.dtype != meta.dtype or 0 in item.shape for item in metas) or len(metas[1].shape) < 2:
-        raise NotAMatrix(node.name)
+        raise DoesNotApply(node.name)
     if not metas[0].shape or (len(metas[0].shape) == 1 and not flip):
-        raise NotAMatrix(node.name)
+        raise DoesNotApply(node.name)
     views = windows(state, names)
     try:
         return _arranged(views, flip, meta)
-    except NotAMatrix:
+    except DoesNotApply:
         bad = [not readable(view) for view in views[:2]] + [view.strides[-1:] != (1,) for view in views[2:]]
         # Where each can be read for itself, all are copied but a matrix on the right.
         bad = bad if any(bad) else [True, len(views[1].shape) > 2, *bad[2:]]
@@ -121,11 +114,12 @@ def product_of(state: PlanState, node: Node) -> Product:
 
 
 def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product:
-    """The product of values that lie so. Raises NotAMatrix where the library can't read them there."""
+    """The product of values that lie so. Raises DoesNotApply where the library can't read them there."""
     x, right, *rest = views
-    bias = _bias(rest[0] if rest else None, meta.shape[-1])
+    bias = rest[0] if rest else None
+    _check_bias(bias, meta.shape[-1])
     right = _transposed(right) if flip else right
-    plain = contiguous_meta(meta.shape, meta.dtype)
+    plain = ir.contiguous_meta(meta.shape, meta.dtype)
     whole = flat_matrix(right) if len(right.shape) == 2 else None
     if whole is not None:
         left = flat_matrix(x)
@@ -136,7 +130,7 @@ def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product
             strides = (*(step * whole.columns for step in ordered[1]), 1)
             return Product(ordered[0], whole, bias, plain.model_copy(update={"strides": strides}))
         if len(x.shape) > 1 and x.shape[-2] < _FEW_ROWS:
-            raise NotAMatrix(x.buffer)
+            raise DoesNotApply(x.buffer)
     return Product(*batched_matrices(x, right, meta.shape[:-2]), bias, plain)
 
 
@@ -170,15 +164,15 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     a, b, width = product.left, product.right, 4 if product.dtype == "float32" else 2
     layout = "".join("t" if matrix.transposed else "n" for matrix in (a, b))
     tunable = f"gemm_{a.outer * a.batch}x{product.m}x{product.n}x{product.k}_{layout}"
-    bias = pointer(*product.bias, width) if product.bias else "nullptr"
+    bias = pointer(product.bias, width)
     numbers = launch_numbers(product, state.precision, activation)
     call = (
-        f"launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a.buffer, a.offset, width)}, "
-        f"{pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream)"
+        f"launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a, width)}, "
+        f"{pointer(b, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream)"
     )
     step = Step(
         name=name,
-        inputs=product.inputs,
+        inputs=buffers((product.left, product.right, product.bias)),
         outputs=(Buffer(result, product.meta),),
         files=product_files(),
         declaration=DECLARATION,
@@ -209,7 +203,7 @@ def _cpu_step(node: Node, product: Product) -> Claim:
     shape = f"{_braces(sizes)}, {_braces(ir.contiguous(sizes))}, {start}"
     lines = [f"at::Tensor result = {cpp_name(node.name)}.as_strided({shape});"]
     if product.bias is not None:
-        bias = f"{cpp_name(product.bias[0])}.as_strided({{{product.n}}}, {{1}}, {product.bias[1]})"
+        bias = f"{cpp_name(product.bias.buffer)}.as_strided({{{product.n}}}, {{1}}, {product.bias.offset})"
         if a.batch > 1:
             lines.append(f"at::baddbmm_out(result, {bias}.as_strided({_braces(sizes)}, {{0, 0, 1}}), {left}, {right});")
         else:
@@ -219,7 +213,7 @@ def _cpu_step(node: Node, product: Product) -> Claim:
     loop = f"for (int64_t o = 0; o < {a.outer}; ++o) " if a.outer > 1 else ""
     step = Step(
         name=f"gemm_{cpp_name(node.name)}",
-        inputs=product.inputs,
+        inputs=buffers((product.left, product.right, product.bias)),
         outputs=(Buffer(node.name, product.meta),),
         files={},
         declaration="",
@@ -235,10 +229,7 @@ class Gemm(Skill):
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a matrix product, on cuda with a ReLU or tanh-GELU behind it. None for anything else. Puts
         operands into memory that aren't there yet."""
-        try:
-            product = product_of(state, node)
-        except NotAMatrix:
-            return None
+        product = product_of(state, node)
         return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)
 
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import (
-    Printer,
-    decode,
-    indent,
-    render,
-    storage_type,
-)
+from cuda_agent.playbook.codegen import Printer, decode, render, storage_type
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.pointwise import tiled
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
-from cuda_agent.playbook.skills.shared.launchers import common, index_type, kernel_step
+from cuda_agent.playbook.skills.shared.launchers import common, kernel_step
 
 #: (threads, vectors in flight a thread) on cuda; the first is the default.
 CONFIGS = ((256, 2), (256, 1), (128, 4), (512, 2), (256, 4))
@@ -29,7 +23,6 @@ def _cuda(work: Kernel, name: str) -> str:
     count = ir.numel(work.cols)
     last = len(work.cols) - 1
     width, crooked = lane_width(work, last)
-    names = [f"i{k}" for k in range(len(work.cols))]
     printer = Lanes(work, width, last, crooked=crooked)
     early, loads = printer.early(range(len(work.nodes)))
     body = printer.printer.statements([s.node for s in work.stores])
@@ -41,27 +34,24 @@ def _cuda(work: Kernel, name: str) -> str:
             "elements": count,
             "width": width,
             "vectors": count // width,
-            "index_type": index_type(work),
-            "decode": indent(decode(work.cols, names, "vector", "Index", scale=width), 6),
+            "decode": decode(work, work.col_axes, "vector", "Index", scale=width),
             "early_declarations": early,
-            "early_loads": indent(loads, 6),
-            "out_declarations": indent(declarations, 6),
-            "body": indent(body, 8),
-            "stores": indent(stores, 6),
+            "early_loads": loads,
+            "out_declarations": declarations,
+            "body": body,
+            "stores": stores,
             "configs": CONFIGS,
         },
     )
 
 
 def _tiled(work: Kernel, name: str, found: tiled.Tiling) -> str:
-    values = {**common(work, Device.CUDA, name), "index_type": index_type(work)}
-    return render("pointwise/tiled.cu.j2", {**values, **tiled.values(work, found)})
+    return render("pointwise/tiled.cu.j2", {**common(work, Device.CUDA, name), **tiled.values(work, found)})
 
 
 def _cpu(work: Kernel, name: str) -> str:
     last = len(work.cols) - 1
     inner, outer = work.cols[-1], ir.numel(work.cols[:-1])
-    names = [f"i{k}" for k in range(last)]
 
     def axis(k: int) -> str:
         return "j" if k == last else f"i{k}"
@@ -90,12 +80,12 @@ def _cpu(work: Kernel, name: str) -> str:
             "inner": inner,
             "tile": _TILE,
             "outer_body": inner < 256,
-            "decode": indent(decode(work.cols[:-1], names, "outer", "long"), 6 if inner >= 256 else 4) if names else "",
-            "body": indent(body, 10 if inner >= 256 else 6),
-            "buffers": indent(buffers, 8),
-            "direct_stores": indent(direct, 10 if inner >= 256 else 6),
-            "buffered_stores": indent(buffered, 10),
-            "copies": indent(copies, 8),
+            "decode": decode(work, work.col_axes[:-1], "outer", "long"),
+            "body": body,
+            "buffers": buffers,
+            "direct_stores": direct,
+            "buffered_stores": buffered,
+            "copies": copies,
             "large": written >= _LARGE_BYTES,
         },
     )

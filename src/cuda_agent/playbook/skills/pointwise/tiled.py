@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import common_width, decode, indent, storage_type, vector_width
+from cuda_agent.playbook.codegen import common_width, decode, storage_type, vector_width
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.skills.shared.lanes import Lanes
 
@@ -102,15 +102,15 @@ def values(work: Kernel, found: Tiling) -> dict[str, object]:
         "along": f"i{last}",
         "size_across": work.cols[found.across],
         "size_along": work.cols[last],
-        "decode": indent(decode(tuple(work.cols[k] for k in others), [f"i{k}" for k in others], "outer", "Index"), 2),
-        "tiles": indent(tiles, 2),
-        "read_arrays": indent(read_arrays, 2),
-        "reads": indent(reads, 6),
-        "fills": indent(fills, 6),
-        "early_declarations": indent(early, 2),
-        "early_loads": indent(loads, 6),
-        "out_declarations": indent(declarations, 6),
-        "body": indent(body, 8),
-        "stores": indent(stores, 6),
+        "decode": decode(work, others, "outer", "Index"),
+        "tiles": tiles,
+        "read_arrays": read_arrays,
+        "reads": reads,
+        "fills": fills,
+        "early_declarations": early,
+        "early_loads": loads,
+        "out_declarations": declarations,
+        "body": body,
+        "stores": stores,
         "configs": found.configs,
     }

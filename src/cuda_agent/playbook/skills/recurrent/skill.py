@@ -8,18 +8,11 @@ from importlib import resources
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node, Ref, TensorMeta
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
-from cuda_agent.playbook.skills.shared.operands import (
-    MATH,
-    NotAMatrix,
-    buffers,
-    checked_call,
-    contiguous_meta,
-    one_piece,
-    product_files,
-)
+from cuda_agent.playbook.skills.shared.operands import MATH, buffers, checked_call, one_piece, product_files
 
 #: the kernels' number of a layer, and its gates.
 KINDS = {"recurrent.lstm": (0, 4), "recurrent.gru": (1, 3), "recurrent.tanh": (2, 1), "recurrent.relu": (3, 1)}
@@ -95,10 +88,7 @@ class Recurrent(Skill):
         if layer is None:
             return None
         names = (layer.given, layer.weights, layer.bias, layer.first, layer.first_cell)
-        try:
-            views = [None if name is None else one_piece(state, name, 4) for name in names]
-        except NotAMatrix:
-            return None
+        views = [None if name is None else one_piece(state, name, 4) for name in names]
         picked = {user.args[1]: user.name for user in state.users(node.name) if user.op == "getitem"}
         results = [picked.get(at) or state.fresh(f"{cpp_name(node.name)}_{at}") for at in range(len(node.outputs))]
         step = self._step(state, node, layer, views, results)
@@ -108,10 +98,10 @@ class Recurrent(Skill):
         self, state: PlanState, node: Node, layer: Layer, views: list[StridedView | None], results: list[str]
     ) -> Step:
         name, launches = f"recurrent_{cpp_name(node.name)}", _launches(state, layer)
-        metas = [contiguous_meta(meta.shape, meta.dtype) for meta in node.outputs if meta is not None]
+        metas = [ir.contiguous_meta(meta.shape, meta.dtype) for meta in node.outputs if meta is not None]
         tunable = f"recurrent_{layer.steps}x{layer.batch}x{layer.hidden}_{layer.gates * layer.directions}"
         places = [f"{cpp_name(one)}.data_ptr()" for one in results]
-        arguments = ", ".join([*places, *["nullptr"] * (3 - len(places)), *map(_at, views)])
+        arguments = ", ".join([*places, *["nullptr"] * (3 - len(places)), *map(pointer, views)])
         scratch = [Buffer(state.fresh(f"{name}_{one.needs}"), one.scratch) for one in launches]
         calls, before = [], 0
         for one, buffer in zip(launches, scratch, strict=True):
@@ -169,13 +159,14 @@ def _launches(state: PlanState, layer: Layer) -> list[_Launch]:
     files = kernel_files(state.device, stem, kernel(layer.kind, layer.hidden, state.device))
     if state.device is Device.CPU:
         # The weights with units by sixteens.
-        packed = contiguous_meta((layer.directions, -(-layer.hidden // 16) * 16, sums), "float32")
+        packed = ir.contiguous_meta((layer.directions, -(-layer.hidden // 16) * 16, sums), "float32")
         return [_Launch(f"launch_{stem}", 0, files, "packed", packed)]
     found = []
     if layer.fits:
-        found.append(_Launch(f"launch_{stem}", CONFIGS, files, "arrived", contiguous_meta((_GROUPS,), "int32")))
+        found.append(_Launch(f"launch_{stem}", CONFIGS, files, "arrived", ir.contiguous_meta((_GROUPS,), "int32")))
     if not found or layer.batch * layer.directions >= _LEAST_ROWS:
-        name, room = f"recurrent_steps_{layer.kind}", contiguous_meta((layer.directions, layer.batch, sums), "float32")
+        name = f"recurrent_steps_{layer.kind}"
+        room = ir.contiguous_meta((layer.directions, layer.batch, sums), "float32")
         files = kernel_files(state.device, name, steps_kernel(layer.kind)) | product_files()
         math = f"{MATH[state.precision]}, "
         products = _Launch(f"launch_{name}", STEPWISE, files, "sums", room, math)
@@ -188,10 +179,6 @@ def steps_kernel(kind: int) -> str:
     text = resources.files(__package__).joinpath("steps.cu").read_text()
     text = text.replace("#define KIND 0", f"#define KIND {kind}")
     return text.replace("int launch_recurrent_steps(", f"int launch_recurrent_steps_{kind}(")
-
-
-def _at(view: StridedView | None) -> str:
-    return "nullptr" if view is None else pointer(view.buffer, view.offset, 4)
 
 
 SKILL = Recurrent

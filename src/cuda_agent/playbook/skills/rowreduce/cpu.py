@@ -8,9 +8,9 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, render, storage_type
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render, storage_type
 from cuda_agent.playbook.expression import Expr
-from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes
 from cuda_agent.playbook.skills.shared.launchers import common
@@ -46,22 +46,10 @@ class _Rows:
         return "j" if k == self.last else f"i{k}"
 
     def decode_rows(self) -> list[str]:
-        return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "long") if self.rows else []
+        return decode(self.work, self.work.row_axes, "row", "long")
 
     def decode_outer(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows, self.last)]
-        return decode(self.work.cols[:-1], names, "outer", "long") if names else []
-
-    def row_level(self, roots: list[int]) -> list[str]:
-        """Row-level operands of full-size nodes, before the loop over columns."""
-        wanted: set[int] = set()
-        for at in self.printer.needed(roots):
-            if at in self.full:
-                wanted.update(c for c in children(self.work.nodes[at]) if c not in self.full)
-            elif at in roots:
-                wanted.add(at)
-        wanted = {at for at in wanted if self.work.nodes[at].op != "const"}
-        return self.printer.variables(sorted(wanted))
+        return decode(self.work, self.work.col_axes[:-1], "outer", "long")
 
     def position(self) -> str:
         return "outer * INNER + j" if self.last > self.rows else "j"
@@ -71,7 +59,7 @@ class _Rows:
         item, work, printer = self.sweeps[number], self.work, self.printer
         bodies = [work.nodes[at].args[0] for at in item.reduces]
         before = self._reload(number)
-        before += self.row_level([*bodies, *item.kept])
+        before += self.printer.row_level([*bodies, *item.kept])
         outside = dict(printer.known)
         lines = printer.statements([*bodies, *item.kept])
         totals, locals_, merge, clauses, reduces = [], [], [], [], []
@@ -95,13 +83,13 @@ class _Rows:
             printer.known[at] = f"keep{at}[{self.position()}]"
         return {
             "reduces": reduces,
-            "before": indent(before, 6),
-            "totals": indent(totals, 6),
-            "decode_outer": indent(self.decode_outer(), 8),
-            "locals": indent(locals_, 10),
+            "before": before,
+            "totals": totals,
+            "decode_outer": self.decode_outer(),
+            "locals": locals_,
             "clauses": " ".join(clauses),
-            "body": indent(lines, 12),
-            "merge": indent(merge, 10),
+            "body": lines,
+            "merge": merge,
         }
 
     def _reload(self, number: int) -> list[str]:
@@ -118,13 +106,12 @@ class _Rows:
 
     def outputs(self) -> dict[str, Any]:
         """Texts of the last sweep, which stores."""
-        full = [s for s in self.work.stores if s.full]
-        single = [s for s in self.work.stores if not s.full]
+        full, single = self.work.full_stores, self.work.row_stores
         before = self._reload(len(self.sweeps))
         row_before = list(before)
         state = dict(self.printer.known)
         # What this declares stands before the row's stores, which may use it where the row isn't split.
-        before += self.row_level([s.node for s in full])
+        before += self.printer.row_level([s.node for s in full])
         whole = self.printer.known
         if self.split:
             self.printer.known = state
@@ -134,12 +121,11 @@ class _Rows:
             self.printer.known = whole
         body = self.printer.statements([s.node for s in full]) if full else []
         return {
-            "before": indent(before, 6),
-            "before_rows": indent(row_before, 6),
-            "row_stores": indent(row_lines, 6),
-            "decode_outer": indent(self.decode_outer(), 8),
-            "body": bool(full),
-            "output": indent(self._output(full, body), 10),
+            "before": before,
+            "before_rows": row_before,
+            "row_stores": row_lines,
+            "decode_outer": self.decode_outer(),
+            "output": self._output(full, body) if full else [],
         }
 
     def _output(self, stores: list[Store], body: list[str]) -> list[str]:
@@ -210,15 +196,11 @@ def source(work: Kernel, name: str) -> str:
     piece = min(inner, max(_TILE, -(-inner // max(1, 64 // outer))))
     printer = _Rows(work, name, split)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores if s.full) * rows * outer * inner
+    written = sum(ir.ITEM_BYTES[s.dtype] for s in work.full_stores) * rows * outer * inner
     return render(
         "rowreduce/rows.cpp.j2",
         {
             **common(work, Device.CPU, name),
-            "rows": rows,
-            "cols": outer * inner,
-            "row_axes": " x ".join(map(str, work.rows)) or "none",
-            "col_axes": " x ".join(map(str, work.cols)),
             "outer": outer,
             "inner": inner,
             "tile": _TILE,

@@ -8,12 +8,12 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
+from cuda_agent.playbook.codegen import C_TYPES, decode, render, vector_width
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import Pass, exact, passes
 from cuda_agent.playbook.skills.shared.lanes import Lanes
-from cuda_agent.playbook.skills.shared.launchers import common, index_type
+from cuda_agent.playbook.skills.shared.launchers import common
 from cuda_agent.playbook.skills.shared.states import FUNCTORS, identity
 
 _MOST_LANES = 1024
@@ -83,12 +83,8 @@ class _Held(Lanes):
         kept = [at for item in self.sweeps for at in item.kept]
         return max(0.5, sum(self.words(at) for at in (*self.held, *kept)))
 
-    def decode_rows(self) -> list[str]:
-        return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "auto") if self.rows else []
-
     def decode_cols(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows, self.along + 1)]
-        return decode(self.work.cols, names, "vector", "int", scale=self.width)
+        return decode(self.work, self.work.col_axes, "vector", "int", scale=self.width)
 
     def start(self) -> dict[str, Any]:
         """Declarations and loads of what the row holds."""
@@ -100,10 +96,10 @@ class _Held(Lanes):
         kept = [f"{C_TYPES[self.work.nodes[at].type]} kept{at}[VECTORS * WIDTH];" for s in self.sweeps for at in s.kept]
         return {
             "held_declarations": declarations,
-            "held_loads": indent(loads, 6),
+            "held_loads": loads,
             "kept_declarations": kept,
-            "decode_rows": indent(self.decode_rows(), 2),
-            "decode_cols": indent(self.decode_cols(), 6),
+            "decode_rows": decode(self.work, self.work.row_axes, "row", "auto"),
+            "decode_cols": self.decode_cols(),
         }
 
     def shared_loads(self, roots: list[int]) -> list[str]:
@@ -120,7 +116,7 @@ class _Held(Lanes):
         item, work, printer = self.sweeps[number], self.work, self.printer
         bodies = [work.nodes[at].args[0] for at in item.reduces]
         roots = [*bodies, *item.kept]
-        before = self.row_level(roots)
+        before = self.printer.row_level(roots)
         outside = dict(printer.known)
         loads = self.shared_loads(roots)
         lines = printer.statements(roots)
@@ -139,35 +135,34 @@ class _Held(Lanes):
         for at in item.kept:
             printer.known[at] = f"kept{at}[v * WIDTH + j]"
         return {
-            "before": indent(before, 2),
-            "totals": indent(totals, 2),
-            "decode": indent(self.decode_cols(), 6),
-            "loads": indent(loads, 6),
-            "body": indent(lines, 8),
-            "merge": indent(merge, 2),
+            "before": before,
+            "totals": totals,
+            "decode": self.decode_cols(),
+            "loads": loads,
+            "body": lines,
+            "merge": merge,
         }
 
     def outputs(self) -> dict[str, Any]:
-        full = [s for s in self.work.stores if s.full]
-        single = [s for s in self.work.stores if not s.full]
+        full, single = self.work.full_stores, self.work.row_stores
         known = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single])
         for store in single:
             row_lines.append(self.assign(store))
         self.printer.known = known
         roots = [s.node for s in full]
-        before = self.row_level(roots)
+        before = self.printer.row_level(roots)
         loads = self.shared_loads(roots)
-        body = self.printer.statements(roots) if full else []
+        body = self.printer.statements(roots)
         declarations, stores = self.write(full, body)
         return {
-            "before": indent(before, 2),
-            "row_stores": indent(row_lines, 4),
-            "decode": indent(self.decode_cols(), 6),
-            "loads": indent(loads, 6),
-            "declarations": indent(declarations, 6),
-            "body": indent(body, 8) if full else "",
-            "stores": indent(stores, 6),
+            "before": before,
+            "row_stores": row_lines,
+            "decode": self.decode_cols(),
+            "loads": loads,
+            "declarations": declarations,
+            "body": body,
+            "stores": stores,
         }
 
 
@@ -187,13 +182,8 @@ def source(work: Kernel, name: str) -> tuple[str, int] | None:
         {
             **common(work, Device.CUDA, name),
             **start,
-            "rows": shape.rows,
-            "cols": ir.numel(work.cols),
-            "row_axes": " x ".join(map(str, work.rows)) or "none",
-            "col_axes": " x ".join(map(str, work.cols)),
             "width": width,
             "row_vectors": shape.row_vectors,
-            "index_type": index_type(work),
             "sweeps": sweeps,
             "last": printer.outputs(),
             "configs": configs,

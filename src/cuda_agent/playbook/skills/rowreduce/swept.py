@@ -6,11 +6,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
+from cuda_agent.playbook.codegen import C_TYPES, decode, render, vector_width
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
 from cuda_agent.playbook.skills.shared.lanes import Lanes
-from cuda_agent.playbook.skills.shared.launchers import common, index_type
+from cuda_agent.playbook.skills.shared.launchers import common, scratch_pointers
 from cuda_agent.playbook.skills.shared.states import StateText, state_text
 
 #: blocks that keep the memory of an H200 (132 processors) busy.
@@ -27,11 +27,10 @@ class _Swept(Lanes):
         self.states: list[StateText] = [state_text(work, item.reduces, "state") for item in self.sweeps]
 
     def decode_rows(self) -> list[str]:
-        return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "Index") if self.rows else []
+        return decode(self.work, self.work.row_axes, "row", "Index")
 
     def decode_cols(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows, self.along + 1)]
-        return decode(self.work.cols, names, "vector", "Index", scale=self.width)
+        return decode(self.work, self.work.col_axes, "vector", "Index", scale=self.width)
 
     def _earlier(self, number: int) -> list[str]:
         """Row indices and the results of earlier sweeps, from their states in memory."""
@@ -53,27 +52,26 @@ class _Swept(Lanes):
     def sweep(self, number: int) -> dict[str, Any]:
         text = self.states[number]
         bodies = list(text.bodies)
-        before = self._earlier(number) + self.row_level(bodies)
+        before = self._earlier(number) + self.printer.row_level(bodies)
         declarations, loads = self.early(self.printer.needed(bodies))
         body = self.printer.statements(bodies)
         values = [f"{C_TYPES[self.work.nodes[at].type]} b{at}[WIDTH];" for at in bodies]
         body += [f"b{at}[j] = {self.printer.known[at]};" for at in bodies]
         return {
             "fields": text.fields,
-            "merge": indent(text.merge, 2),
-            "before": indent(before, 2),
+            "merge": text.merge,
+            "before": before,
             "declarations": declarations,
-            "decode": indent(self.decode_cols(), 8),
-            "loads": indent(loads, 8),
-            "slots": indent(values, 8),
-            "body": indent(body, 10),
-            "accumulate": indent(text.accumulate, 8),
+            "decode": self.decode_cols(),
+            "loads": loads,
+            "slots": values,
+            "body": body,
+            "accumulate": text.accumulate,
             "bytes": text.bytes,
         }
 
     def outputs(self, rows_only: bool) -> dict[str, Any]:
-        full = [s for s in self.work.stores if s.full]
-        single = [s for s in self.work.stores if not s.full]
+        full, single = self.work.full_stores, self.work.row_stores
         roots = [s.node for s in full]
         finish: list[str] = []
         if rows_only:
@@ -85,20 +83,20 @@ class _Swept(Lanes):
         known = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
         self.printer.known = known
-        before += self.row_level(roots)
+        before += self.printer.row_level(roots)
         declarations, loads = self.early(self.printer.needed(roots))
         body = self.printer.statements(roots)
         values, stores = self.write(full, body)
         return {
-            "finish": indent(finish, 6),
-            "before": indent(before, 2),
-            "row_stores": indent(row_lines, 6 if rows_only else 4),
+            "finish": finish,
+            "before": before,
+            "row_stores": row_lines,
             "declarations": declarations,
-            "decode": indent(self.decode_cols(), 8),
-            "loads": indent(loads, 8),
-            "slots": indent(values, 8),
-            "body": indent(body, 10),
-            "stores": indent(stores, 8),
+            "decode": self.decode_cols(),
+            "loads": loads,
+            "slots": values,
+            "body": body,
+            "stores": stores,
         }
 
 
@@ -121,34 +119,21 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     rows, row_vectors = ir.numel(work.rows), ir.numel(work.cols) // width
     choices = configs(rows, row_vectors)
     most = max(splits for _, _, splits in choices)
-    rows_only = not any(s.full for s in work.stores)
+    rows_only = not work.full_stores
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    offset = 0
-    for sweep in sweeps:
-        sweep["offset"] = offset
-        offset += -(-rows * most * sweep["bytes"] // 256) * 256
     shared = common(work, Device.CUDA, name, scratch=True)
-    states = ", ".join(f"State{k}* __restrict__ parts{k}" for k in range(len(sweeps)))
+    scratch = scratch_pointers(shared, sweeps, rows * most)
     text = render(
         "rowreduce/swept.cu.j2",
         {
             **shared,
-            "parameters": f"{shared['parameters']}, {states}",
-            "parameters_plain": f"{shared['parameters_plain']}, {states.replace(' __restrict__', '')}",
-            "names": ", ".join([str(shared["names"]), *(f"parts{k}" for k in range(len(sweeps)))]),
-            "arguments": ", ".join([str(shared["arguments"]), *(f"parts{k}_p" for k in range(len(sweeps)))]),
-            "rows": rows,
-            "cols": ir.numel(work.cols),
-            "row_axes": " x ".join(map(str, work.rows)) or "none",
-            "col_axes": " x ".join(map(str, work.cols)),
             "width": width,
             "row_vectors": row_vectors,
             "most_splits": most,
-            "index_type": index_type(work),
             "sweeps": sweeps,
             "last": printer.outputs(rows_only),
             "rows_only": rows_only,
             "configs": choices,
         },
     )
-    return text, len(choices), offset
+    return text, len(choices), scratch

@@ -6,18 +6,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import (
-    C_TYPES,
-    Printer,
-    decode,
-    indent,
-    render,
-    vector_width,
-)
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render, vector_width
 from cuda_agent.playbook.kernel import Kernel, reads_along_columns
 from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.shared.lanes import Lanes
-from cuda_agent.playbook.skills.shared.launchers import common, index_type, kernel_step
+from cuda_agent.playbook.skills.shared.launchers import common, kernel_step
 from cuda_agent.playbook.skills.shared.states import COMBINE, FUNCTORS, identity
 
 #: (threads of a block, most threads of a row).
@@ -47,9 +40,6 @@ def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
     ]
     return {
         **common(work, device, name),
-        "rows": ir.numel(work.rows),
-        "cols": work.cols[0],
-        "row_axes": " x ".join(map(str, work.rows)) or "none",
         "backwards": backwards,
         "direction": "backwards" if backwards else "forwards",
         "scans": texts,
@@ -60,14 +50,14 @@ def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
 def _lanes(work: Kernel, name: str) -> tuple[str, int]:
     """(file, number of settings): along contiguous rows."""
     width = vector_width(work)
-    printer, names = Lanes(work, width, len(work.rows)), [f"i{k}" for k in range(len(work.rows) + 1)]
+    printer = Lanes(work, width, len(work.rows))
     vectors = work.cols[0] // width
     configs = list(dict.fromkeys((threads, _most(vectors, lanes)) for threads, lanes in _LANES))
     scans, printed = _scans(work), printer.printer
     bodies = [work.nodes[at].args[0] for at in scans]
     roots = [store.node for store in work.stores]
     printed.known.update({at: f"s{at}[j]" for at in scans})
-    before = printer.row_level([*bodies, *roots])
+    before = printer.printer.row_level([*bodies, *roots])
     outside = dict(printed.known)
     declarations, loads = _loads(printer, bodies)
     body = printed.statements(bodies)
@@ -83,19 +73,18 @@ def _lanes(work: Kernel, name: str) -> tuple[str, int]:
             **_facts(work, Device.CUDA, name),
             "width": width,
             "row_vectors": vectors,
-            "index_type": index_type(work),
-            "decode_rows": indent(decode(work.rows, names[:-1], "row", "auto") if work.rows else [], 2),
-            "before": indent(before, 2),
-            "decode": indent(decode(work.cols, names[-1:], "vector", "int", scale=width), 6),
+            "decode_rows": decode(work, work.row_axes, "row", "auto"),
+            "before": before,
+            "decode": decode(work, work.col_axes, "vector", "int", scale=width),
             "declarations": declarations,
-            "loads": indent(loads, 6),
-            "body": indent(body, 8),
+            "loads": loads,
+            "body": body,
             "last": {
                 "declarations": last_declarations,
-                "loads": indent(last_loads, 6),
+                "loads": last_loads,
                 "results": values,
-                "body": indent(last, 8),
-                "stores": indent(stores, 6),
+                "body": last,
+                "stores": stores,
             },
             "configs": configs,
         },
@@ -128,24 +117,22 @@ def _warps(work: Kernel, name: str) -> tuple[str, int]:
     bodies = [work.nodes[at].args[0] for at in scans]
     roots = [store.node for store in work.stores]
     printed.known.update({at: f"s{at}[k]" for at in scans})
-    before = printer.row_level([*bodies, *roots])
+    before = printer.printer.row_level([*bodies, *roots])
     outside = dict(printed.known)
     body = printed.statements(bodies) + [f"s{at}[k] = {printed.known[work.nodes[at].args[0]]};" for at in scans]
     printed.known = dict(outside)
     last = printed.statements(roots) + [printer.assign(store) for store in work.stores]
-    rows = [f"i{k}" for k in range(len(work.rows))]
     # The registers of 1024 threads hold one running result, not several.
     configs = [config for config in _WARPS if config[0] <= 16 or len(scans) == 1]
     text = render(
         "scan/warps.cu.j2",
         {
             **_facts(work, Device.CUDA, name),
-            "index_type": index_type(work),
-            "decode_rows": indent(decode(work.rows, rows, "row", "auto") if rows else [], 2),
-            "before": indent(before, 2),
+            "decode_rows": decode(work, work.row_axes, "row", "auto"),
+            "before": before,
             "column": f"i{len(work.rows)}",
-            "body": indent(body, 8),
-            "last": {"body": indent(last, 8)},
+            "body": body,
+            "last": {"body": last},
             "configs": configs,
         },
     )
@@ -170,7 +157,6 @@ def _cpu(work: Kernel, name: str) -> str:
         body.append(f"s{at}[r] = {combine}(s{at}[r], {printer.known[expr.args[0]]});")
     body += printer.statements([store.node for store in work.stores])
     body += [printer.assign(s, Device.CPU) for s in work.stores]
-    names = [f"i{k}" for k in range(last)]
     return render(
         "scan/scan.cpp.j2",
         {
@@ -178,8 +164,8 @@ def _cpu(work: Kernel, name: str) -> str:
             "outer": ir.numel(work.rows[:-1]),
             "inner": inner,
             "tile": min(_TILE, inner),
-            "decode_outer": indent(decode(work.rows[:-1], names, "outer", "long") if names else [], 4),
-            "body": indent(body, 8),
+            "decode_outer": decode(work, work.row_axes[:-1], "outer", "long"),
+            "body": body,
         },
     )
 

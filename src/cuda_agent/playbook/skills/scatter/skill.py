@@ -14,17 +14,10 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import literal
 from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, pointer
+from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, pointer
 from cuda_agent.playbook.skills.scatter import slices
 from cuda_agent.playbook.skills.scatter.slices import Slices
-from cuda_agent.playbook.skills.shared.operands import (
-    NotAMatrix,
-    buffers,
-    checked_call,
-    contiguous_meta,
-    one_piece,
-    plain_copy,
-)
+from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, one_piece, plain_copy
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 _ON_CPU = resources.files(__package__).joinpath("scatter.cpp")
@@ -213,26 +206,20 @@ class ScatterSkill(Skill):
         call = read(state, node)
         if call is None:
             return None
-        try:
-            base, places, values = (one_piece(state, name) for name in (call.base, call.places, call.values))
-        except NotAMatrix:
-            return None
+        base, places, values = (one_piece(state, name) for name in (call.base, call.places, call.values))
         cuda = state.device is Device.CUDA
         shape = [math.prod(base.shape), math.prod(places.shape), WAYS[call.way]]
         name = f"scatter_{cpp_name(node.name)}"
         tunable = f"scatter_{call.way}_{shape[1]}_of_{shape[0]}"
-        pointers = [pointer(view.buffer, view.offset, 4) for view in (base, places, values)]
-        arguments = [f"{cpp_name(node.name)}.data_ptr()", *pointers, "shape"]
-        arguments += [f"config_{tunable}", "stream"] if cuda else []
-        more = ", int config, cudaStream_t stream" if cuda else ""
-        given = "const void* base, const void* places, const void* values, const long long* shape"
-        step = Step(
-            name=name,
+        given = {"base": pointer(base), "places": pointer(places), "values": pointer(values)}
+        step = launch_step(
+            name,
+            "launch_scatter",
+            {"void* out": f"{cpp_name(node.name)}.data_ptr()", **given},
+            {"shape": shape},
             inputs=buffers((base, places, values)),
-            outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
+            outputs=(Buffer(node.name, ir.contiguous_meta(base.shape, "float32")),),
             files=slices.sources("scatter") if cuda else {"kernels/scatter.cpp": _ON_CPU.read_text()},
-            declaration=f'extern "C" int launch_scatter(void* out, {given}{more});',
-            call=checked_call(name, f"launch_scatter({', '.join(arguments)})", shape=shape),
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
         )
         return Claim(step, frozenset({node.name}))
@@ -244,39 +231,29 @@ class ScatterSkill(Skill):
             slices.index_along(state, call)
             base, values = (one_piece(state, name) for name in (call.base, call.values))
             step = slices.step(state, node, call, base, values, WAYS[call.way])
-        except NotAMatrix:
+        except DoesNotApply:
             return None
         return Claim(step, frozenset({node.name}))
 
-    def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim | None:
-        try:
-            base, index = one_piece(state, call.base), one_piece(state, call.index)
-            source = one_piece(state, call.source) if isinstance(call.source, str) else None
-            if base.offset % 4:
-                base = plain_copy(state, call.base)
-        except NotAMatrix:
-            return None
+    def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim:
+        base, index = one_piece(state, call.base), one_piece(state, call.index)
+        source = one_piece(state, call.source) if isinstance(call.source, str) else None
+        if base.offset % 4:
+            base = plain_copy(state, call.base)
         wide = state.meta(call.index).dtype == "int64"
         rows, size, picks = math.prod(base.shape[:-1]), base.shape[-1], index.shape[-1]
         name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_of_{size}_in_{rows}"
-        places = pointer(index.buffer, index.offset, 8 if wide else 4)
-        values = pointer(source.buffer, source.offset, 4) if source is not None else "nullptr"
-        value = 0.0 if isinstance(call.source, str) else call.source
-        call_text = (
-            f"launch_scatter_rows({cpp_name(node.name)}.data_ptr(), {pointer(base.buffer, base.offset, 4)}, "
-            f"{places}, {values}, {literal(value, 'f32')}, shape, config_{tunable}, stream)"
-        )
         shape = (rows, size, picks, WAYS[call.way], int(wide))
-        step = Step(
-            name=name,
+        given = {"base": pointer(base), "places": pointer(index, 8 if wide else 4), "values": pointer(source)}
+        value = literal(0.0 if isinstance(call.source, str) else call.source, "f32")
+        step = launch_step(
+            name,
+            "launch_scatter_rows",
+            {"void* out": f"{cpp_name(node.name)}.data_ptr()", **given, "float value": value},
+            {"shape": shape},
             inputs=buffers((base, index, source)),
-            outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
+            outputs=(Buffer(node.name, ir.contiguous_meta(base.shape, "float32")),),
             files=slices.sources("scatter"),
-            declaration=(
-                'extern "C" int launch_scatter_rows(void* out, const void* base, const void* places, '
-                "const void* values, float value, const long long* shape, int config, cudaStream_t stream);"
-            ),
-            call=checked_call(name, call_text, shape=shape),
             tunables={tunable: CONFIGS[Device.CUDA]},
         )
         return Claim(step, frozenset({node.name}))

@@ -8,19 +8,16 @@ from importlib import resources
 
 from cuda_agent.core.graph import Arg, Node
 from cuda_agent.core.graph import Ref as GraphRef
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.shared.operands import NotAMatrix, buffers, checked_call, contiguous_meta, windows
+from cuda_agent.playbook.plan import Buffer, DoesNotApply, PlanState, Step, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, windows
 
 CONFIGS = 4
 #: picks for each slice of the result from which on atomic operations come first among the settings.
 _MANY_PICKS = 8
 #: numbers of a slice that lie next to each other, at least.
 _LEAST_INNER = 16
-_DECLARATION = (
-    'extern "C" int launch_scatter_slices(void* out, const void* base, const void* index, const void* values, '
-    "void* links, const long long* shape, int config, cudaStream_t stream);"
-)
 
 
 @dataclass(frozen=True)
@@ -79,15 +76,15 @@ def _operands(node: Node, way: str | None) -> tuple[int, str, GraphRef, GraphRef
 
 
 def index_along(state: PlanState, call: Slices) -> tuple[StridedView, int]:
-    """Where the places of the slices lie, and how far apart. Raises NotAMatrix where they differ within a slice."""
+    """Where the places of the slices lie, and how far apart. Raises DoesNotApply where they differ within a slice."""
     whole = state.strided(call.index) if len(state.meta(call.index).shape) > 1 else windows(state, [call.index])[0]
     if whole is None:
-        raise NotAMatrix(call.index)
+        raise DoesNotApply(call.index)
     dim = call.dim if len(whole.shape) > 1 else 0
     steps = list(zip(whole.shape, whole.strides, strict=True))
     _, apart = steps.pop(dim)
     if any(size > 1 and stride for size, stride in steps):
-        raise NotAMatrix(call.index)
+        raise DoesNotApply(call.index)
     return whole, apart
 
 
@@ -98,26 +95,25 @@ def sources(name: str) -> dict[str, str]:
 
 
 def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: StridedView, way: int) -> Step:
-    """Raises NotAMatrix."""
+    """Raises DoesNotApply."""
     index, apart = index_along(state, call)
     sizes, picks, wide = base.shape, values.shape[call.dim], state.meta(call.index).dtype == "int64"
     outer, size, inner = math.prod(sizes[: call.dim]), sizes[call.dim], math.prod(sizes[call.dim + 1 :])
     name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_slices_of_{size}_by_{inner}"
     config = f"config_{tunable}" if picks < _MANY_PICKS * size else f"(config_{tunable} + 2) % {CONFIGS}"
-    links = Buffer(state.fresh(f"{name}_links"), contiguous_meta((size + picks,), "int32"))
+    links = Buffer(state.fresh(f"{name}_links"), ir.contiguous_meta((size + picks,), "int32"))
     shape = (outer, size, inner, picks, way, int(wide), apart)
-    launch = (
-        f"launch_scatter_slices({cpp_name(node.name)}.data_ptr(), "
-        f"{pointer(base.buffer, base.offset, 4)}, {pointer(index.buffer, index.offset, 8 if wide else 4)}, "
-        f"{pointer(values.buffer, values.offset, 4)}, {cpp_name(links.name)}.data_ptr(), shape, {config}, stream)"
-    )
-    return Step(
-        name=name,
+    out, room = (f"{cpp_name(value)}.data_ptr()" for value in (node.name, links.name))
+    given = {"base": pointer(base), "index": pointer(index, 8 if wide else 4), "values": pointer(values)}
+    return launch_step(
+        name,
+        "launch_scatter_slices",
+        {"void* out": out, **given, "void* links": room},
+        {"shape": shape},
+        config=config,
         inputs=buffers((base, index, values)),
-        outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
+        outputs=(Buffer(node.name, ir.contiguous_meta(base.shape, "float32")),),
         files=sources("scatter_slices"),
-        declaration=_DECLARATION,
-        call=checked_call(name, launch, shape=shape),
         tunables={tunable: CONFIGS},
         scratch=(links,),
     )

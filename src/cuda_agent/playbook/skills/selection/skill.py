@@ -11,15 +11,8 @@ from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
-from cuda_agent.playbook.skills.shared.operands import (
-    NotAMatrix,
-    checked_call,
-    collapsed,
-    contiguous_meta,
-    plain_copy,
-    windows,
-)
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import collapsed, launch_step, readable_windows
 
 CONFIGS, SORT_CONFIGS = 4, 2
 #: what is gathered is sorted in shared memory.
@@ -31,10 +24,6 @@ LONGEST_SORTED = {"float32": 32768, "int64": 16384}
 #: (place of the dimension among the arguments, of whether the largest come first); the stable form names them.
 _SORTS = {"sort.default": (1, 2), "sort.stable": (9, 9)}
 _GETITEM = ("getitem", "_operator.getitem", "operator.getitem")
-_DECLARATION = (
-    'extern "C" int launch_{kind}(void* values, void* places, const void* x, const long long* shape, int config, '
-    "cudaStream_t stream);"
-)
 
 
 @dataclass(frozen=True)
@@ -123,12 +112,7 @@ class SelectionSkill(Skill):
             return None
         last = len(state.meta(call.x).shape) - 1
         rows = call.x if call.dim == last else _innermost(state, call.x, call.dim)
-        try:
-            (view,) = windows(state, [rows])
-            if _rows(view) is None:
-                view = plain_copy(state, rows)
-        except NotAMatrix:
-            return None
+        (view,) = readable_windows(state, [rows], lambda view: _rows(view) is not None)
         stride = _rows(view)
         return None if stride is None else self._claim(state, node, call, view, stride)
 
@@ -147,15 +131,15 @@ class SelectionSkill(Skill):
         shape += [int(call.largest), int(dtype == "int64")] if whole else [call.k, int(call.largest)]
         shape += [] if whole else [int(call.only_last), int(call.nan_wins)]
         tunable = f"sort_{rows}x{size}" if whole else f"selection_{rows}x{size}_{call.k}"
-        results = ", ".join(f"{cpp_name(one)}.data_ptr()" if one else "nullptr" for one in names)
-        start = pointer(view.buffer, view.offset, ir.ITEM_BYTES[dtype])
-        step = Step(
-            name=name,
+        values, places = (f"{cpp_name(one)}.data_ptr()" if one else "nullptr" for one in names)
+        step = launch_step(
+            name,
+            f"launch_{kind}",
+            {"void* values": values, "void* places": places, "x": pointer(view, ir.ITEM_BYTES[dtype])},
+            {"shape": shape},
             inputs=(view.buffer,),
             outputs=tuple(outputs),
             files={f"kernels/{kind}.cu": resources.files(__package__).joinpath(f"{kind}.cu").read_text()},
-            declaration=_DECLARATION.format(kind=kind),
-            call=checked_call(name, f"launch_{kind}({results}, {start}, shape, config_{tunable}, stream)", shape=shape),
             tunables={tunable: SORT_CONFIGS if whole else CONFIGS},
         )
         return Claim(step, frozenset({node.name, *picked.values()}))
@@ -164,7 +148,7 @@ class SelectionSkill(Skill):
 def _laid(meta: TensorMeta, dtype: str, call: Selection) -> TensorMeta:
     """Where a result lies: rows one after the other."""
     if call.only_last:
-        return contiguous_meta(meta.shape, dtype)
+        return ir.contiguous_meta(meta.shape, dtype)
     order = _order(len(meta.shape), call.dim)
     steps = dict(zip(order, ir.contiguous([meta.shape[d] for d in order]), strict=True))
     return TensorMeta(shape=meta.shape, dtype=dtype, strides=tuple(steps[d] for d in range(len(order))))

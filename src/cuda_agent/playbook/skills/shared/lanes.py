@@ -6,13 +6,7 @@ from collections.abc import Iterable
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import (
-    Printer,
-    common_width,
-    is_aligned,
-    storage_type,
-    vector_width,
-)
+from cuda_agent.playbook.codegen import Printer, common_width, is_aligned, storage_type, vector_width
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
@@ -123,16 +117,6 @@ class Lanes:
                 lines += self.read(at, f"x{at}[u]")
                 self.name_load(at, f"x{at}[u]")
         return declarations, lines
-
-    def row_level(self, roots: list[int]) -> list[str]:
-        """Row-level operands of full-size nodes, to be computed before the loop over columns."""
-        wanted: set[int] = set()
-        for at in self.printer.needed(roots):
-            if at in self.full:
-                wanted.update(child for child in children(self.work.nodes[at]) if child not in self.full)
-            elif at in roots:
-                wanted.add(at)
-        return self.printer.variables(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
 
     def assign(self, store: Store) -> str:
         """One lane's element, written by itself."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import indent, kernel_files, launcher, parameters
+from cuda_agent.playbook.codegen import kernel_files, launcher, parameters
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
@@ -16,6 +17,22 @@ from cuda_agent.playbook.positions import Ranges
 
 #: the launcher's last pointer, where a kernel needs memory of its own.
 SCRATCH = (("void", "scratch"),)
+
+
+def scratch_pointers(values: dict[str, object], states: list[dict[str, Any]], results: int) -> int:
+    """Adds the parameters `parts<k>` for the partial states of each sweep to the values of a template, and the place of
+    the states of so many results in the scratch memory to each sweep. Returns the bytes of this memory."""
+    names = [f"parts{k}" for k in range(len(states))]
+    for key, text in (
+        ("parameters", "State{k}* __restrict__ {name}"), ("parameters_plain", "State{k}* {name}"),
+        ("names", "{name}"), ("arguments", "{name}_p"),
+    ):  # fmt: skip
+        values[key] = ", ".join([str(values[key]), *(text.format(k=k, name=name) for k, name in enumerate(names))])
+    offset = 0
+    for state in states:
+        state["offset"] = offset
+        offset += -(-results * state["bytes"] // 256) * 256
+    return offset
 
 
 def kernel_step(
@@ -63,8 +80,13 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
         "arguments": ", ".join(f"{n}_p" for _, n in pairs),
         "names": ", ".join(n for _, n in pairs),
         "launcher_parameters": inside,
-        "casts": indent(casts, 2),
-        "axes": " x ".join(str(size) for size in work.axes()),
+        "casts": casts,
+        "axes": " x ".join(map(str, work.axes())),
+        "rows": ir.numel(work.rows),
+        "cols": ir.numel(work.cols),
+        "row_axes": " x ".join(map(str, work.rows)) or "none",
+        "col_axes": " x ".join(map(str, work.cols)),
+        "index_type": index_type(work),
     }
 
 

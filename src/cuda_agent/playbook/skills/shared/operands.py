@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
 
 from cuda_agent.core.enums import Precision
-from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.plan import PlanState, StridedView
+from cuda_agent.playbook.plan import DoesNotApply, Place, PlanState, Step, StridedView
 
 #: how `launch_gemm` multiplies, by its number.
 MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
-
-
-class NotAMatrix(Exception):
-    """The operands have a form that the library isn't asked for."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +36,8 @@ class Matrix:
         return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
 
 
-def contiguous_meta(shape: Sequence[int], dtype: str) -> TensorMeta:
-    return TensorMeta(shape=tuple(shape), dtype=dtype, strides=ir.contiguous(shape))
-
-
 def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
-    """Where these values lie; those that aren't in memory yet are put there first. Raises NotAMatrix for one that has
+    """Where these values lie; those that aren't in memory yet are put there first. Raises DoesNotApply for one that has
     no place of its own, such as a padded value."""
     missing = [name for name in dict.fromkeys(names) if state.strided(name) is None]
     if missing:
@@ -54,7 +46,7 @@ def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
     for name in names:
         view = state.strided(name)
         if view is None:
-            raise NotAMatrix(name)
+            raise DoesNotApply(name)
         found.append(view)
     return found
 
@@ -68,12 +60,23 @@ def plain_copy(state: PlanState, name: str) -> StridedView:
     return windows(state, [copy])[0]
 
 
+def readable_windows(
+    state: PlanState, names: Sequence[str], is_readable: Callable[[StridedView], bool]
+) -> list[StridedView]:
+    """Returns the windows on these values, on a row-major copy where a value can't be read where it lies. Raises
+    DoesNotApply."""
+    views = windows(state, names)
+    return [view if is_readable(view) else plain_copy(state, name) for view, name in zip(views, names, strict=True)]
+
+
 def one_piece(state: PlanState, name: str, multiple: int = 1) -> StridedView:
-    """Where a value lies row-major from an offset that is such a multiple of elements. Raises NotAMatrix."""
-    (view,) = windows(state, [name])
-    pairs = collapsed(view.shape, view.strides)
-    in_one = not pairs or (len(pairs) == 1 and pairs[0][1] == 1 and view.offset % multiple == 0)
-    return view if in_one else plain_copy(state, name)
+    """Returns a window on a row-major value whose offset is a multiple of this. Raises DoesNotApply."""
+
+    def is_readable(view: StridedView) -> bool:
+        pairs = collapsed(view.shape, view.strides)
+        return not pairs or (len(pairs) == 1 and pairs[0][1] == 1 and view.offset % multiple == 0)
+
+    return readable_windows(state, [name], is_readable)[0]
 
 
 def collapsed(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, ...]]:
@@ -129,11 +132,11 @@ def matrix_in_memory_order(view: StridedView) -> tuple[Matrix, tuple[int, ...]] 
 
 def batched_matrices(a: StridedView, b: StridedView, batch: Sequence[int]) -> tuple[Matrix, Matrix]:
     """[..., M, K] and [..., K, N], whose leading dimensions broadcast to `batch`, as matrices over one split of the
-    batch into two levels. Raises NotAMatrix where they don't lie so."""
+    batch into two levels. Raises DoesNotApply where they don't lie so."""
     left, right = _one_matrix(a), _one_matrix(b)
     levels = collapsed(batch, _batch_steps(a, len(batch)), _batch_steps(b, len(batch)))
     if left is None or right is None or len(levels) > 2:
-        raise NotAMatrix(a.buffer)
+        raise DoesNotApply(a.buffer)
     inner = levels[-1] if levels else (1, 0, 0)
     outer = levels[0] if len(levels) == 2 else (1, 0, 0)
     return (
@@ -170,6 +173,31 @@ def checked_call(name: str, call: str, **numbers: Sequence[int]) -> str:
     return "\n".join(["{", *(f"  {line}" for line in lines), "}"])
 
 
-def buffers(views: Iterable[StridedView | None]) -> tuple[str, ...]:
+def launch_step(
+    name: str,
+    launcher: str,
+    arguments: Mapping[str, str],
+    numbers: Mapping[str, Sequence[int]],
+    *,
+    more: Mapping[str, str] | None = None,
+    config: str = "",
+    **parts: Any,
+) -> Step:
+    """Returns the step that calls a launcher whose result is a status. `arguments` are its parameters, declaration in C
+    -> text of the argument; a name alone is a pointer to an operand. The arrays `numbers` and the parameters `more`
+    follow, then for a step with a tunable the setting, by default that of its first tunable, and the stream."""
+    config = config or "".join(f"config_{tunable}" for tunable in parts["tunables"])
+    given = {key if " " in key else f"const void* {key}": text for key, text in arguments.items()}
+    given |= {f"const long long* {key}": key for key in numbers} | dict(more or {})
+    given |= {"int config": config, "cudaStream_t stream": "stream"} if config else {}
+    return Step(
+        name=name,
+        declaration=f'extern "C" int {launcher}({", ".join(given)});',
+        call=checked_call(name, f"{launcher}({', '.join(given.values())})", **numbers),
+        **parts,
+    )
+
+
+def buffers(views: Iterable[Place | None]) -> tuple[str, ...]:
     """The buffers behind windows, each once."""
     return tuple(dict.fromkeys(view.buffer for view in views if view is not None))

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, decode, indent, render
+from cuda_agent.playbook.codegen import Printer, render
 from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.skills.shared.launchers import common
-from cuda_agent.playbook.skills.shared.states import COMBINE, identity
-from cuda_agent.playbook.skills.stencil.window import Stencil, tile_bytes, tile_sizes
+from cuda_agent.playbook.skills.shared.states import COMBINE
+from cuda_agent.playbook.skills.stencil.window import Stencil, common_values, tile_bytes, tile_sizes
 
 #: outputs of a tile
 _TARGETS = (2048, 8192, 32768)
@@ -60,7 +60,7 @@ class _Cpu:
         highs = [b.high - b.coord.const for b in bounds if b.high is not None]
         return frozenset(bounds), max(lows, default=None), min(highs, default=None)
 
-    def stage_parts(self) -> list[dict[str, str]]:
+    def stage_parts(self) -> list[dict[str, Any]]:
         """Loops over the positions of a staged row."""
         st = self.stencil
         bounds, low, high = self._inner()
@@ -77,10 +77,10 @@ class _Cpu:
             printer = self._printer(st.stage, f"({start} + q)", skip=skip)
             lines = printer.statements(list(st.staged.values()))
             lines += [f"row{at}[q] = {printer.known[root]};" for at, root in st.staged.items()]
-            result.append({"begin": first, "end": last, "body": indent(lines, 12)})
+            result.append({"begin": first, "end": last, "body": lines})
         return result
 
-    def tap_body(self) -> str:
+    def tap_body(self) -> list[str]:
         """Every tap of the last axis, written out, for output j."""
         st, work = self.stencil, self.work
         slide = st.slides.get(st.last)
@@ -97,7 +97,7 @@ class _Cpu:
                 expr = work.nodes[at]
                 inner.append(f"a{at} = {COMBINE[expr.name]}(a{at}, {printer.known[expr.args[0]]});")
             lines += inner if len(inner) == len(st.reduces) else ["{", *(f"  {line}" for line in inner), "}"]
-        return indent([*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)], 12)
+        return [*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)]
 
     def _factor(self, tap: str) -> str:
         """Where a tap's factor lies; neighbours are outputs where these are channels, otherwise taps."""
@@ -114,19 +114,19 @@ class _Cpu:
             parts.append(str(last * step) if slide is not None and k == slide.tap else f"t{k} * {step}")
         return " + ".join(parts)
 
-    def tables(self) -> str:
+    def tables(self) -> list[str]:
         printer = self._printer(self.work, f"i{self.stencil.last}")
         lines = printer.statements(self.stencil.tables)
-        return indent([*lines, *(f"h{at}[at] = {printer.known[at]};" for at in self.stencil.tables)], 8)
+        return [*lines, *(f"h{at}[at] = {printer.known[at]};" for at in self.stencil.tables)]
 
-    def result_body(self) -> str:
+    def result_body(self) -> list[str]:
         """What is done with the reduced windows."""
         printer = self._printer(self.work, f"(first{self.stencil.last} + j)")
         for at in self.stencil.reduces:
             printer.known[at] = f"r{at}[j]"
         lines = printer.statements([s.node for s in self.work.stores])
         lines += [printer.assign(s, Device.CPU) for s in self.work.stores]
-        return indent(lines, 10)
+        return lines
 
     def _row(self, at: int) -> str:
         """Where a staged row begins for the outputs of one row of the tile."""
@@ -142,55 +142,20 @@ class _Cpu:
         return f"const {st.type(at)}* w{at} = s{at} + {start};"
 
     def values(self, name: str, configs: list[tuple[int, ...]]) -> dict[str, object]:
-        """Everything that the template needs."""
-        st, work = self.stencil, self.work
-        others = sorted((s for s in st.slides.values() if s.axis != st.last), key=lambda s: s.axis)
-        outer = [f"i{k}" for k in st.outer]
-        row = ""
+        """Returns the values of the template."""
+        st, row = self.stencil, "0"
         for k in st.held[:-1]:
-            row = f"({row}) * E{k} + p{k}" if row else f"p{k}"
+            row = f"({row}) * E{k} + p{k}" if row != "0" else f"p{k}"
         return {
-            **common(work, Device.CPU, name),
-            "window": " x ".join(str(s.taps) for s in sorted(st.slides.values(), key=lambda s: s.axis)),
-            "taps": st.taps,
-            "outer": ir.numel([work.rows[k] for k in st.outer]),
-            "outer_decode": indent(decode(tuple(work.rows[k] for k in st.outer), outer, "rest", "long"), 4)
-            if outer
-            else "",
-            "axes_tiled": [self._tiled(k) for k in st.tiled],
-            "held": st.held,
-            "last": st.last,
-            "plane": st.plane,
-            "staged": [{"id": at, "type": st.type(at)} for at in st.staged],
-            "stage_row": row or "0",
+            **common_values(st, Device.CPU, name),
+            "stage_row": row,
             "stage_parts": self.stage_parts(),
             "tables": [{"id": at, "type": st.type(at)} for at in st.tables],
-            "tap_decode": indent(
-                decode(work.cols, [f"t{st.rows + k}" for k in range(len(work.cols))], "tap", "long"), 8
-            ),
-            "table_fill": self.tables() if st.tables else "",
-            "reduces": [
-                {"id": at, "type": st.type(at), "identity": identity(work.nodes[at].name, work.nodes[at].type)}
-                for at in st.reduces
-            ],
-            "tap_loops": [{"tap": s.tap, "taps": s.taps} for s in others],
-            "windows": indent([self._row(at) for at in st.staged], 10),
+            "table_fill": self.tables() if st.tables else [],
+            "windows": [self._row(at) for at in st.staged],
             "tap_body": self.tap_body(),
             "result_body": self.result_body(),
             "configs": configs,
-        }
-
-    def _tiled(self, k: int) -> dict[str, object]:
-        st = self.stencil
-        slide = st.slides.get(k)
-        return {
-            "k": k,
-            "size": self.work.rows[k],
-            "limit": st.extent(k, self.work.rows[k]),
-            "extent": f"(T{k} - 1) * {slide.stride} + {(slide.taps - 1) * slide.dilation + 1}" if slide else f"T{k}",
-            "stride": slide.stride if slide else 1,
-            "is_held": k in st.held,
-            "is_last": k == st.last,
         }
 
 

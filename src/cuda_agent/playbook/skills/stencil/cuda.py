@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, common_width, decode, indent, render
+from cuda_agent.playbook.codegen import Printer, common_width, render
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
 from cuda_agent.playbook.skills.shared.lanes import Lanes
-from cuda_agent.playbook.skills.shared.launchers import common, index_type
-from cuda_agent.playbook.skills.shared.states import identity
-from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, tile_bytes, tile_sizes
+from cuda_agent.playbook.skills.shared.states import OPS
+from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, common_values, tile_bytes, tile_sizes
 
 #: (threads, outputs a thread, outputs a tile); 16-bit results begin with the second.
 _SETTINGS = ((256, 4, 2048), (256, 8, 2048), (128, 4, 1024), (256, 8, 4096), (128, 8, 2048), (128, 4, 512))
@@ -22,7 +21,6 @@ _SHARED_BYTES = 46 << 10
 _ROW_REGISTERS = 64
 #: outputs below which tiles are made smaller, so that every multiprocessor has some.
 _FEW_TILES = 4 * 132
-_COMBINE = {"sum": "{a} + {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})"}
 
 
 class _Stage(Lanes):
@@ -130,20 +128,20 @@ class _Cuda:
         body += [f"y{at}.v[j] = {lanes.printer.known[root]};" for at, root in st.staged.items()]
         return {
             "stage_unroll": max(1, min(4, int(32 // max(words, 1)))),
-            "stage_declarations": indent(declarations, 6),
-            "stage_loads": indent(loads, 10),
-            "stage_results": indent([f"Vec<{st.type(at)}, WIDTH> y{at};" for at in st.staged], 10),
-            "stage_body": indent(body, 12),
-            "stage_stores": indent([f"store_vector(s{at} + at * WIDTH, y{at});" for at in st.staged], 10),
+            "stage_declarations": declarations,
+            "stage_loads": loads,
+            "stage_results": [f"Vec<{st.type(at)}, WIDTH> y{at};" for at in st.staged],
+            "stage_body": body,
+            "stage_stores": [f"store_vector(s{at} + at * WIDTH, y{at});" for at in st.staged],
         }
 
-    def tables(self, by: int) -> dict[str, object]:
+    def tables(self) -> dict[str, object]:
         """Statements that compute the factors of the taps at position `at`, and their values."""
         st = self.stencil
         printer = Printer(self.work, self._axis, self._load)
         lines = printer.statements(st.tables)
         return {
-            "table_body": indent(lines, by),
+            "table_body": lines,
             "tables": [{"id": at, "type": st.type(at), "value": printer.known[at]} for at in st.tables],
         }
 
@@ -172,22 +170,13 @@ class _Cuda:
         steady, body = self._split(printer)
         for at in st.reduces:
             value = printer.known[work.nodes[at].args[0]]
-            body.append(f"r{at}[j] = {_COMBINE[work.nodes[at].name].format(a=f'r{at}[j]', b=value)};")
+            body.append(f"r{at}[j] = {OPS[work.nodes[at].name].format(a=f'r{at}[j]', b=value)};")
         rows = [self._row(at, reach <= _ROW_REGISTERS) for at in st.staged]
-        others = [s for s in st.slides.values() if s.axis != st.last]
         return {
-            "accumulators": indent(
-                [f"{st.type(at)} r{at}[OUT];" for at in st.reduces]
-                + ["#pragma unroll", "for (int j = 0; j < OUT; ++j) {"]
-                + [f"  r{at}[j] = {identity(work.nodes[at].name, work.nodes[at].type)};" for at in st.reduces]
-                + ["}"],
-                6,
-            ),
-            "tap_loops": [{"tap": s.tap, "taps": s.taps} for s in sorted(others, key=lambda s: s.axis)],
             "last_tap": {"tap": slide.tap, "taps": slide.taps} if slide else None,
-            "row_loads": indent([line for lines in rows for line in lines], 8),
-            "tap_steady": indent([*factors, *steady], 8),
-            "tap_body": indent(body, 10),
+            "row_loads": [line for lines in rows for line in lines],
+            "tap_steady": [*factors, *steady],
+            "tap_body": body,
             "row_length": f"(SHIFT + (OUT - 1) * {stride} + {(slide.taps - 1) * dilation if slide else 0} + 4) / 4 * 4",
         }
 
@@ -266,57 +255,24 @@ class _Cuda:
         body = lanes.printer.statements([s.node for s in work.stores])
         declarations, stores = lanes.write(list(work.stores), body)
         return {
-            "result_loads": indent([*before, *declarations], 10),
-            "result_body": indent(body, 12),
-            "result_stores": indent(stores, 10),
+            "result_loads": [*before, *declarations],
+            "result_body": body,
+            "result_stores": stores,
         }
 
     def values(self, name: str) -> dict[str, object]:
-        """Everything that the template needs."""
-        st, rows = self.stencil, self.work.rows
-        outer = [f"i{k}" for k in st.outer]
+        """Returns the values of the template."""
         return {
-            **common(self.work, Device.CUDA, name),
+            **common_values(self.stencil, Device.CUDA, name),
             **self.staging(),
             **self.windows(),
             **self.epilogue(),
-            **self.tables(4),
-            "staged": [{"id": at, "type": st.type(at)} for at in st.staged],
-            "index_type": index_type(self.work),
-            "window": " x ".join(str(s.taps) for s in sorted(st.slides.values(), key=lambda s: s.axis)),
+            **self.tables(),
             "stage_width": self.width,
             "store_width": self.store_width,
             "shift": self.shift,
-            "taps": st.taps,
-            "plane": st.plane,
-            "last": st.last,
-            "tap_decode": indent(
-                decode(self.work.cols, [f"t{st.rows + k}" for k in range(len(self.work.cols))], "tap", "int"), 4
-            ),
-            "outer_decode": indent(decode(tuple(rows[k] for k in st.outer), outer, "rest", "Index"), 2)
-            if outer
-            else "",
-            "outer": ir.numel([rows[k] for k in st.outer]),
-            "axes_tiled": [self._tiled(k) for k in st.tiled],
-            "held": st.held,
+            "multiple": self.multiple,
             "configs": self.configs,
-        }
-
-    def _tiled(self, k: int) -> dict[str, object]:
-        st = self.stencil
-        slide = st.slides.get(k)
-        limit = st.extent(k, self.work.rows[k])
-        extent = f"(T{k} - 1) * {slide.stride} + {(slide.taps - 1) * slide.dilation + 1}" if slide else f"T{k}"
-        if k == st.last:
-            extent = f"(SHIFT + {extent} + {self.multiple - 1}) / {self.multiple} * {self.multiple}"
-        return {
-            "k": k,
-            "size": self.work.rows[k],
-            "limit": limit,
-            "extent": extent,
-            "stride": slide.stride if slide else 1,
-            "is_held": k in st.held,
-            "is_last": k == st.last,
         }
 
 

@@ -3,15 +3,18 @@ keeps; factors of the taps alone; and what is left to compute for every output a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES
+from cuda_agent.playbook.codegen import C_TYPES, decode
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS
+from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.states import identity
+from cuda_agent.playbook.walk import reached
 
 _KINDS = ("sum", "max", "min")
 BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "b": 1}
@@ -98,12 +101,8 @@ class Stencil:
         return found
 
 
-def _coords(expr: Expr) -> list[Coord]:
-    return [expr.coord, *(bound.coord for bound in expr.guards)]
-
-
 def _axes_of(expr: Expr) -> set[int]:
-    return {dim[0] for coord in _coords(expr) for dim, _ in coord.terms}
+    return {dim[0] for coord in expr.coords for dim, _ in coord.terms}
 
 
 def find(work: Kernel) -> Stencil | None:
@@ -142,7 +141,7 @@ def _divide(stencil: Stencil) -> None:
     for at, expr in enumerate(work.nodes):
         inner = children(expr)
         fixed = expr.op == "reduce"
-        slid[at] = not fixed and all(_at_positions(stencil, c) for c in _coords(expr)) and all(slid[c] for c in inner)
+        slid[at] = not fixed and all(_at_positions(stencil, c) for c in expr.coords) and all(slid[c] for c in inner)
         still[at] = not fixed and not _axes_of(expr) & set(stencil.slides) and all(still[c] for c in inner)
     tables: set[int] = set()
     staged: set[int] = set()
@@ -158,24 +157,13 @@ def _divide(stencil: Stencil) -> None:
             tables.add(at)
         else:
             stack += children(work.nodes[at])
-    order = sorted(_below(work, staged))
+    order = sorted(reached(staged, lambda at: children(work.nodes[at])))
     numbers = {old: new for new, old in enumerate(order)}
     nodes = tuple(_at_stage(stencil, work.nodes[at], numbers) for at in order)
     sizes = tuple(stencil.extent(k, size) for k, size in enumerate(work.rows))
     stencil.staged = {at: numbers[at] for at in sorted(staged)}
     stencil.tables = tuple(sorted(tables))
     stencil.stage = Kernel(nodes, (), (), sizes)
-
-
-def _below(work: Kernel, roots: Iterable[int]) -> set[int]:
-    seen: set[int] = set()
-    stack = list(roots)
-    while stack:
-        at = stack.pop()
-        if at not in seen:
-            seen.add(at)
-            stack += children(work.nodes[at])
-    return seen
 
 
 def _at_positions(stencil: Stencil, coord: Coord) -> bool:
@@ -219,22 +207,50 @@ def tile_sizes(stencil: Stencil, target: int, outputs: int, wide: int) -> dict[i
     return sizes
 
 
-def tile_elements(stencil: Stencil, sizes: dict[int, int], multiple: int, shift: int) -> int:
-    """Positions that are staged for a tile of these sizes; rows are padded to a multiple."""
-    count = 1
+def tile_bytes(stencil: Stencil, sizes: dict[int, int], multiple: int = 4, shift: int = 0) -> int:
+    """Returns the bytes that a tile of these sizes keeps: the staged positions, whose rows begin `shift` positions
+    earlier and are padded to a multiple, and the factors of the taps."""
+    positions, factors = 1, stencil.taps * (sizes[stencil.plane] if stencil.plane is not None else 1)
     for k in stencil.held:
         extent = stencil.extent(k, sizes[k])
-        count *= -(-(shift + extent) // multiple) * multiple if k == stencil.last else extent
-    return count
+        positions *= -(-(shift + extent) // multiple) * multiple if k == stencil.last else extent
+    parts = ((stencil.staged, positions), (stencil.tables, factors))
+    return sum(BYTES[stencil.work.nodes[at].type] * count for nodes, count in parts for at in nodes)
 
 
-def table_elements(stencil: Stencil, sizes: dict[int, int]) -> int:
-    """Factors of the taps for a tile."""
-    return stencil.taps * (sizes[stencil.plane] if stencil.plane is not None else 1)
+def common_values(stencil: Stencil, device: Device, name: str) -> dict[str, object]:
+    """Returns the values that the templates of both devices need."""
+    work, slides = stencil.work, sorted(stencil.slides.values(), key=lambda slide: slide.axis)
+    index, tap = ("Index", "int") if device is Device.CUDA else ("long", "long")
+    return {
+        **common(work, device, name),
+        "window": " x ".join(str(slide.taps) for slide in slides),
+        "taps": stencil.taps,
+        "outer": ir.numel([work.rows[k] for k in stencil.outer]),
+        "outer_decode": decode(work, stencil.outer, "rest", index),
+        "tap_decode": decode(work, work.col_axes, "tap", tap, letter="t"),
+        "axes_tiled": [_tiled(stencil, k) for k in stencil.tiled],
+        "held": stencil.held,
+        "last": stencil.last,
+        "plane": stencil.plane,
+        "staged": [{"id": at, "type": stencil.type(at)} for at in stencil.staged],
+        "reduces": [
+            {"id": at, "type": stencil.type(at), "identity": identity(work.nodes[at].name, work.nodes[at].type)}
+            for at in stencil.reduces
+        ],
+        "tap_loops": [{"tap": slide.tap, "taps": slide.taps} for slide in slides if slide.axis != stencil.last],
+    }
 
 
-def tile_bytes(stencil: Stencil, sizes: dict[int, int], multiple: int = 4, shift: int = 0) -> int:
-    """Bytes of everything that is kept for a tile."""
-    nodes = stencil.work.nodes
-    staged = sum(BYTES[nodes[at].type] for at in stencil.staged) * tile_elements(stencil, sizes, multiple, shift)
-    return staged + sum(BYTES[nodes[at].type] for at in stencil.tables) * table_elements(stencil, sizes)
+def _tiled(stencil: Stencil, k: int) -> dict[str, object]:
+    """Returns what the templates say about a tiled axis."""
+    slide, size = stencil.slides.get(k), stencil.work.rows[k]
+    return {
+        "k": k,
+        "size": size,
+        "limit": stencil.extent(k, size),
+        "extent": f"(T{k} - 1) * {slide.stride} + {(slide.taps - 1) * slide.dilation + 1}" if slide else f"T{k}",
+        "stride": slide.stride if slide else 1,
+        "is_held": k in stencil.held,
+        "is_last": k == stencil.last,
+    }
