@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from cuda_agent.core.record import Record
 
 
@@ -36,6 +38,7 @@ class KernelPlan(Record):
     @property
     def summary(self) -> str:
         """The kernels in order and the rewrites, in one line."""
-        text = " -> ".join(kernel.name for kernel in self.kernels)
+        runs = [(name, len(list(run))) for name, run in itertools.groupby(kernel.name for kernel in self.kernels)]
+        text = " -> ".join(name if count == 1 else f"{name} (×{count})" for name, count in runs)
         rewrites = "; ".join(f"{one.rule}: {one.node}" for one in self.rewrites)
         return f"{text} ({rewrites})" if rewrites else text

@@ -310,15 +310,29 @@ def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False)
     return {f"kernels/{name}.{'cu' if cuda else 'cpp'}": text, **helpers}
 
 
-def launcher(work: Kernel, device: Device, name: str, scratch: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
-    """Returns the launcher's declaration and the statement that calls it. All sizes are constants of the kernel."""
+def launcher(
+    work: Kernel,
+    device: Device,
+    name: str,
+    scratch: Iterable[tuple[str, str]] = (),
+    shifts: Mapping[str, int] | None = None,
+) -> tuple[str, str]:
+    """Returns the launcher's declaration and the statement that calls it. All sizes are constants of the kernel.
+    `shifts` are the bytes by which the pointers to some buffers are moved."""
+    moved = {cpp_name(buffer): shift for buffer, shift in (shifts or {}).items() if shift}
     pointers = [*parameters(work, device), *((f"{type_}*", label) for type_, label in scratch)]
     stream = ", cudaStream_t stream" if device is Device.CUDA else ""
     # Pointers to 16-bit floats are passed as void*, because torch and CUDA have different types for these.
     types = {f"{const}{name}*" for const in ("const ", "") for kinds in _HALVES.values() for name in kinds.values()}
     plain = [(("const void*" if t.startswith("const") else "void*") if t in types else t, n) for t, n in pointers]
     declared = ", ".join(f"{t} {n}" for t, n in plain)
-    passed = ", ".join(f"static_cast<{t}>({n}.data_ptr())" for t, n in plain)
+
+    def argument(type_: str, buffer: str) -> str:
+        if buffer not in moved:
+            return f"static_cast<{type_}>({buffer}.data_ptr())"
+        return f"reinterpret_cast<{type_}>(static_cast<const char*>({buffer}.data_ptr()) + {moved[buffer]}LL)"
+
+    passed = ", ".join(argument(type_, buffer) for type_, buffer in plain)
     declaration = f'extern "C" void launch_{name}({declared}, int config{stream});'
     call = f"launch_{name}({passed}, config_{name}{', stream' if stream else ''});"
     return declaration, call

@@ -109,6 +109,23 @@ class Kernel:
                 result.add(at)
         return frozenset(result)
 
+    def canonical(self) -> tuple[Kernel, dict[str, int]]:
+        """Returns the kernel with its buffers numbered and read from the start, and where the reads of each buffer
+        start, in elements. Kernels that compute the same from other places, such as the steps of a loop, are equal
+        then."""
+        starts: dict[str, int] = {}
+        for expr in self.nodes:
+            if expr.op == "load":
+                starts[expr.name] = min(starts.get(expr.name, expr.coord.const), expr.coord.const)
+        reads = {name: f"read{at}" for at, name in enumerate(self.reads)}
+        writes = {name: f"written{at}" for at, (name, _) in enumerate(self.writes)}
+        nodes = tuple(
+            replace(e, name=reads[e.name], coord=e.coord.plus(Coord(const=-starts[e.name]))) if e.op == "load" else e
+            for e in self.nodes
+        )
+        stores = tuple(replace(store, name=writes[store.name]) for store in self.stores)
+        return Kernel(nodes, stores, self.rows, self.cols), starts
+
 
 def children(expr: Expr) -> tuple[int, ...]:
     """Returns the nodes that an expression reads: its operands and dynamic indices."""

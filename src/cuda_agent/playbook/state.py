@@ -15,6 +15,7 @@ from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, Node, TensorMeta
 from cuda_agent.playbook import ir, kernel
 from cuda_agent.playbook.algebra.draft import node_refs
+from cuda_agent.playbook.codegen import launcher
 from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
@@ -26,6 +27,8 @@ from cuda_agent.playbook.walk import reached
 
 #: a value that is broadcast over this many elements is put into memory instead of being recomputed for each.
 _SPREAD = 8
+#: bytes of which an address must be a multiple as before, so that a printed kernel's vectors fit.
+_ALIGNED = 16
 
 
 @dataclass
@@ -44,6 +47,8 @@ class State:
     _metas: dict[str, TensorMeta] = field(default_factory=dict)
     _users: dict[str, list[Node]] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    #: canonical kernel -> the kernels of this form that were printed, with their steps.
+    _printed: dict[kernel.Kernel, list[tuple[kernel.Kernel, Step]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = Builder(self.graph)
@@ -281,13 +286,35 @@ class State:
             Buffer(name, TensorMeta(shape=self.builder.values[name].shape, dtype=dtype, strides=strides[name]))
             for name, dtype in work.writes
         )
-        for skill in skills():
-            if skill.fits(work):
-                step = skill.step(work, buffers, self.device, self._step_name(work, skill.notes.kernels))
-                if step is not None:
-                    self._add(step, skill)
-                    break
+        if not self._again(work, buffers):
+            for skill in skills():
+                if skill.fits(work):
+                    step = skill.step(work, buffers, self.device, self._step_name(work, skill.notes.kernels))
+                    if step is not None:
+                        self._add(step, skill)
+                        self._printed.setdefault(work.canonical()[0], []).append((work, self.steps[-1]))
+                        break
         self.resident.update(strides)
+
+    def _again(self, work: kernel.Kernel, outputs: tuple[Buffer, ...]) -> bool:
+        """Adds a step that launches a kernel that was printed before, from other places of its buffers. Returns False
+        where there is none, or where an address would be aligned otherwise."""
+        form, starts = work.canonical()
+        for other, step in self._printed.get(form, ()):
+            before = other.canonical()[1]
+            shifts = {
+                name: (starts[name] - before[theirs]) * ir.ITEM_BYTES[work.dtype(name)]
+                for name, theirs in zip(work.reads, other.reads, strict=True)
+            }
+            plain = launcher(other, self.device, step.name, [("void", buffer.name) for buffer in step.scratch])[1]
+            if step.call != plain or any(shift % _ALIGNED for shift in shifts.values()):
+                continue
+            scratch = tuple(replace(buffer, name=self.fresh(buffer.name)) for buffer in step.scratch)
+            call = launcher(work, self.device, step.name, [("void", buffer.name) for buffer in scratch], shifts)[1]
+            again = replace(step, inputs=work.reads, outputs=outputs, scratch=scratch, call=call)
+            self.steps.append(replace(again, files={}, declaration=""))
+            return True
+        return False
 
     def _add(self, step: Step, skill: Skill) -> None:
         self.steps.append(replace(step, skill=skill.notes.name))
