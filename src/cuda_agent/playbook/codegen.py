@@ -86,12 +86,13 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
 @dataclass
 class Printer:
     """Prints the nodes of one kernel. `axis` returns the text of axis k's index, and `load` that of a load (by default
-    `read`). `known` are the texts of nodes that are computed already."""
+    `read`). `known` are the texts of nodes that are computed already. The bounds `holding` need no test."""
 
     kernel: Kernel
     axis: Callable[[int], str]
     load: Callable[[int, Expr], str] | None = None
     known: dict[int, str] = field(default_factory=dict)
+    holding: frozenset[Bound] = frozenset()
 
     def address(self, coord: Coord, *, without: int | None = None) -> str:
         """Returns the text of an address, without the term of axis `without`."""
@@ -108,7 +109,7 @@ class Printer:
     def test(self, guards: Iterable[Bound]) -> str:
         """Returns the condition that all guards hold."""
         parts = []
-        for bound in guards:
+        for bound in (bound for bound in guards if bound not in self.holding):
             text = self.address(bound.coord)
             if bound.low is not None:
                 parts.append(f"{text} >= {bound.low}")
@@ -125,6 +126,10 @@ class Printer:
         """Returns the statement that writes one element of a result, rounded to its stored type."""
         value = f"narrow<{storage_type(store.dtype, device)}>({self.known[store.node]})"
         return f"{cpp_name(store.name)}[{self.address(store.coord)}] = {value};"
+
+    def stored(self, stores: Sequence[Store], device: Device) -> list[str]:
+        """Returns statements that compute and write one element of each result."""
+        return [*self.statements([s.node for s in stores]), *(self.assign(s, device) for s in stores)]
 
     def needed(self, roots: Iterable[int]) -> list[int]:
         """Returns the nodes to compute for the roots, in order, without those that are known."""

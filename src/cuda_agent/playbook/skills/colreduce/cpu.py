@@ -102,12 +102,10 @@ class _Columns:
         full, single = self.work.full_stores, self.work.row_stores
         before = self._begin(len(self.sweeps))
         state = dict(self.printer.known)
-        row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
+        row_lines = self.printer.stored(single, Device.CPU)
         self.printer.known = state
         before += self.prepared([s.node for s in full], "_last")
-        body = self.printer.statements([s.node for s in full])
-        body += [self.printer.assign(s, Device.CPU) for s in full]
+        body = self.printer.stored(full, Device.CPU)
         return {"before": before, "row_output": row_lines, "decode": self.decode_cols(), "body": body}
 
 

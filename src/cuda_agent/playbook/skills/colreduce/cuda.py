@@ -78,7 +78,7 @@ class _Columns(Lanes):
     def outputs(self) -> dict[str, Any]:
         full, single = self.work.full_stores, self.work.row_stores
         self._after(len(self.sweeps))
-        row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
+        row_lines = self.printer.stored(single, Device.CUDA)
         self._after(len(self.sweeps))
         roots = [s.node for s in full]
         declarations, loads = self.early(self.printer.needed(roots))

@@ -115,8 +115,7 @@ class _Rows:
         whole = self.printer.known
         if self.split:
             self.printer.known = state
-        row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
+        row_lines = self.printer.stored(single, Device.CPU)
         if self.split:
             self.printer.known = whole
         body = self.printer.statements([s.node for s in full]) if full else []

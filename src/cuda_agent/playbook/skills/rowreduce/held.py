@@ -146,9 +146,7 @@ class _Held(Lanes):
     def outputs(self) -> dict[str, Any]:
         full, single = self.work.full_stores, self.work.row_stores
         known = dict(self.printer.known)
-        row_lines = self.printer.statements([s.node for s in single])
-        for store in single:
-            row_lines.append(self.assign(store))
+        row_lines = self.printer.stored(single, Device.CUDA)
         self.printer.known = known
         roots = [s.node for s in full]
         before = self.printer.row_level(roots)

@@ -77,11 +77,10 @@ class _Swept(Lanes):
         if rows_only:
             # The last sweep's own block finishes a row that it alone swept; `row` is decoded there already.
             self._earlier(len(self.sweeps) - 1)
-            finish = self._named(self.states[-1]) + self.printer.statements([s.node for s in single])
-            finish += [self.assign(s) for s in single]
+            finish = self._named(self.states[-1]) + self.printer.stored(single, Device.CUDA)
         before = self._earlier(len(self.sweeps))
         known = dict(self.printer.known)
-        row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
+        row_lines = self.printer.stored(single, Device.CUDA)
         self.printer.known = known
         before += self.printer.row_level(roots)
         declarations, loads = self.early(self.printer.needed(roots))

@@ -50,8 +50,7 @@ class Lanes:
         found: set[int] = set()
         for at, expr in enumerate(self.work.nodes):
             over = expr.op == "reduce" and self.along >= self.rows
-            coords = (expr.coord, *(bound.coord for bound in expr.guards))
-            moves = expr.op == "scan" or any(coord.coef((self.along, 0)) for coord in coords)
+            moves = expr.op == "scan" or any(coord.coef((self.along, 0)) for coord in expr.coords)
             if not over and (moves or any(child in found for child in children(expr))):
                 found.add(at)
         return frozenset(found)
@@ -118,16 +117,12 @@ class Lanes:
                 self.name_load(at, f"x{at}[u]")
         return declarations, lines
 
-    def assign(self, store: Store) -> str:
-        """One lane's element, written by itself."""
-        return self.printer.assign(store, Device.CUDA)
-
     def write(self, stores: list[Store], body: list[str]) -> tuple[list[str], list[str]]:
         """Declarations of result vectors and the statements that write them; `body` gets what each lane does."""
         declarations, lines = [], []
         for number, store in enumerate(stores):
             if not self.is_vector(store.coord):
-                body.append(self.assign(store))
+                body.append(self.printer.assign(store, Device.CUDA))
                 continue
             type_ = storage_type(store.dtype, Device.CUDA)
             declarations.append(f"Vec<{type_}, WIDTH> y{number};")

@@ -3,8 +3,6 @@ outputs, one vector lane an output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.enums import Device
@@ -42,7 +40,7 @@ class _Cpu:
                 return str(tap)
             return f"i{k}" if k < st.rows else f"t{k}"
 
-        return _Skipping(work, axis, skip=skip)
+        return Printer(work, axis, holding=skip)
 
     def _inner(self) -> tuple[frozenset[Bound], int | None, int | None]:
         """Guards that hold for a range of positions along the last axis, and that range: in between they needn't be
@@ -124,9 +122,7 @@ class _Cpu:
         printer = self._printer(self.work, f"(first{self.stencil.last} + j)")
         for at in self.stencil.reduces:
             printer.known[at] = f"r{at}[j]"
-        lines = printer.statements([s.node for s in self.work.stores])
-        lines += [printer.assign(s, Device.CPU) for s in self.work.stores]
-        return lines
+        return printer.stored(self.work.stores, Device.CPU)
 
     def _row(self, at: int) -> str:
         """Where a staged row begins for the outputs of one row of the tile."""
@@ -157,17 +153,6 @@ class _Cpu:
             "result_body": self.result_body(),
             "configs": configs,
         }
-
-
-@dataclass
-class _Skipping(Printer):
-    """A printer that takes some bounds as held."""
-
-    skip: frozenset[Bound] = frozenset()
-
-    def test(self, guards: Iterable[Bound]) -> str:
-        """The guards that aren't known to hold."""
-        return super().test(bound for bound in guards if bound not in self.skip)
 
 
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:

@@ -3,12 +3,12 @@ keeps; factors of the taps alone; and what is left to compute for every output a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, decode
-from cuda_agent.playbook.coords import Bound, Coord
+from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS
@@ -184,8 +184,7 @@ def _at_stage(stencil: Stencil, expr: Expr, numbers: dict[int, int]) -> Expr:
                 terms.append((dim, coef // slide.stride if slide is not None else coef))
         return Coord(tuple(terms), coord.const, tuple((numbers[n], coef) for n, coef in coord.dynamic))
 
-    guards = tuple(Bound(moved(b.coord), b.low, b.high) for b in expr.guards)
-    return replace(expr, args=tuple(numbers[a] for a in expr.args), coord=moved(expr.coord), guards=guards)
+    return expr.mapped(numbers.__getitem__, moved)
 
 
 def tile_sizes(stencil: Stencil, target: int, outputs: int, wide: int) -> dict[int, int]:
