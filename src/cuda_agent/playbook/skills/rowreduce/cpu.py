@@ -9,7 +9,6 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render, storage_type
-from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes
@@ -62,20 +61,16 @@ class _Rows:
         before += self.printer.row_level([*bodies, *item.kept])
         outside = dict(printer.known)
         lines = printer.statements([*bodies, *item.kept])
-        totals, locals_, merge, clauses, reduces = [], [], [], [], []
-        for at in item.reduces:
-            expr = work.nodes[at]
-            type_, begin = C_TYPES[expr.type], identity(expr.name, expr.type)
-            value = printer.known[expr.args[0]]
-            totals.append(f"{type_} r{at} = {begin};")
-            texts = _accumulate(at, expr, type_, begin, value)
-            locals_ += texts["locals"]
-            lines += texts["body"]
-            clauses += texts["clauses"]
-            merge += texts["merge"]
-            reduces.append({"id": at, "type": type_, "identity": begin, "combine": COMBINE[expr.name]})
-        for at in item.kept:
-            lines.append(f"keep{at}[{self.position()}] = {printer.known[at]};")
+        reduces = [
+            {"id": at, "kind": expr.name, "type": C_TYPES[expr.type], "identity": identity(expr.name, expr.type)}
+            | {
+                "combine": COMBINE[expr.name],
+                "value": printer.known[expr.args[0]],
+                "floats": expr.type in ("f32", "f64"),
+            }
+            for at, expr in ((at, work.nodes[at]) for at in item.reduces)
+        ]
+        kept = [f"keep{at}[{self.position()}] = {printer.known[at]};" for at in item.kept]
         printer.known = outside
         for at in item.reduces:
             printer.known[at] = f"r{at}"
@@ -84,12 +79,9 @@ class _Rows:
         return {
             "reduces": reduces,
             "before": before,
-            "totals": totals,
             "decode_outer": self.decode_outer(),
-            "locals": locals_,
-            "clauses": " ".join(clauses),
             "body": lines,
-            "merge": merge,
+            "kept": kept,
         }
 
     def _reload(self, number: int) -> list[str]:
@@ -158,33 +150,6 @@ class _Rows:
 
 def _in(lines: list[str]) -> list[str]:
     return [line if line.startswith("#") else f"  {line}" for line in lines]
-
-
-def _accumulate(at: int, expr: Expr, type_: str, begin: str, value: str) -> dict[str, list[str]]:
-    """One tile's share of a reduction, and how it joins the row's."""
-    combine = f"r{at} = {COMBINE[expr.name]}(r{at}, t{at});"
-    if expr.name in ("sum", "prod"):
-        sign = "+" if expr.name == "sum" else "*"
-        return {"locals": [f"{type_} t{at} = {begin};"], "clauses": [f"reduction({sign} : t{at})"],
-                "body": [f"t{at} {sign}= {value};"], "merge": [combine]}  # fmt: skip
-    if expr.name in ("any", "all"):
-        sign = "|" if expr.name == "any" else "&"
-        return {"locals": [f"int n{at} = {begin};"], "clauses": [f"reduction({sign} : n{at})"],
-                "body": [f"n{at} {sign}= {value};"],
-                "merge": [f"r{at} = {COMBINE[expr.name]}(r{at}, n{at} != 0);"]}  # fmt: skip
-    sign = ">" if expr.name == "max" else "<"
-    floating = expr.type in ("f32", "f64")
-    body = [f"const {type_} x{at} = {value};", f"t{at} = x{at} {sign} t{at} ? x{at} : t{at};"]
-    clauses = [f"reduction({expr.name} : t{at})"]
-    locals_ = [f"{type_} t{at} = {begin};"]
-    merge = [combine]
-    if floating:
-        # A NaN wins, as in PyTorch.
-        locals_.append(f"int n{at} = 0;")
-        body.append(f"n{at} |= x{at} != x{at};")
-        clauses.append(f"reduction(| : n{at})")
-        merge.insert(0, f"if (n{at}) t{at} = NAN;")
-    return {"locals": locals_, "clauses": clauses, "body": body, "merge": merge}
 
 
 def source(work: Kernel, name: str) -> str:

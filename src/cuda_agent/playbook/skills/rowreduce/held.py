@@ -120,15 +120,12 @@ class _Held(Lanes):
         outside = dict(printer.known)
         loads = self.shared_loads(roots)
         lines = printer.statements(roots)
-        totals, merge = [], []
-        for at in item.reduces:
-            expr = work.nodes[at]
-            type_, begin, op = C_TYPES[expr.type], identity(expr.name, expr.type), FUNCTORS[expr.name]
-            totals.append(f"{type_} r{at} = {begin};")
-            lines.append(f"r{at} = {op}()(r{at}, {printer.known[expr.args[0]]});")
-            merge.append(f"r{at} = reduce_row<LANES, CLUSTER>(r{at}, static_cast<{type_}>({begin}), {op}());")
-        for at in item.kept:
-            lines.append(f"kept{at}[v * WIDTH + j] = {printer.known[at]};")
+        reduces = [
+            {"id": at, "type": C_TYPES[expr.type], "identity": identity(expr.name, expr.type)}
+            | {"op": FUNCTORS[expr.name], "value": printer.known[expr.args[0]]}
+            for at, expr in ((at, work.nodes[at]) for at in item.reduces)
+        ]
+        kept = [f"kept{at}[v * WIDTH + j] = {printer.known[at]};" for at in item.kept]
         printer.known = outside
         for at in item.reduces:
             printer.known[at] = f"r{at}"
@@ -136,11 +133,11 @@ class _Held(Lanes):
             printer.known[at] = f"kept{at}[v * WIDTH + j]"
         return {
             "before": before,
-            "totals": totals,
+            "reduces": reduces,
             "decode": self.decode_cols(),
             "loads": loads,
             "body": lines,
-            "merge": merge,
+            "kept": kept,
         }
 
     def outputs(self) -> dict[str, Any]:
