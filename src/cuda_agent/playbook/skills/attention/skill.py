@@ -102,11 +102,9 @@ def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
         else:
             a, b = (int(str(dim)) % rank for dim in users[0].args[1:3])
             order[a], order[b] = order[b], order[a]
-        steps = dict(zip(order, ir.contiguous([plain.shape[dim] for dim in order]), strict=True))
-        strides = tuple(steps[dim] for dim in range(rank))
+        strides = ir.ordered_strides(plain.shape, order)
     view = replace(plain, strides=strides)
-    dense = sorted(zip(strides, plain.shape, strict=True))
-    is_dense = all(step == math.prod(n for _, n in dense[:at]) for at, (step, n) in enumerate(dense) if n > 1)
+    is_dense = ir.same_strides(plain.shape, ir.dense_strides(plain.shape, strides), strides)
     return view if is_dense and _is_readable(view) else plain
 
 

@@ -120,7 +120,7 @@ def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
         return None
     if isinstance(source, str):
         axes = tuple(ir.Axis(d) for d in range(len(wanted)))
-        source = b.add(ir.Strided(b.fresh("source"), wanted, b.values[source].dtype, source, axes))
+        source = b.view(b.fresh("source"), wanted, source, axes)
     else:
         source = b.expand(b.pointwise("copy", float(source), dtype="float32"), wanted)
     return Scatter(base, _places(b, shape, wanted, {dim % len(shape): index}), b.cast(source, "float32"), way)
@@ -145,7 +145,7 @@ def _index_put(b: Builder, node: Node) -> Scatter | None:
         sizes = b.values[one].shape
         lead = first + len(joint) - len(sizes)
         axes = tuple(ir.Axis(lead + d if size != 1 else None) for d, size in enumerate(sizes))
-        placed[at] = b.add(ir.Strided(b.fresh("index"), wanted, b.values[one].dtype, one, axes))
+        placed[at] = b.view(b.fresh("index"), wanted, one, axes)
     # Dimensions after the indexed ones move by as many as the indices have more, or fewer, than they replace.
     moved = {d: d if d < first else d + len(joint) - len(given) for d in range(len(shape)) if d not in given}
     places = _places(b, shape, wanted, placed, moved)
@@ -160,7 +160,7 @@ def _index_reduce(b: Builder, node: Node) -> Scatter | None:
     if way not in WAYS or len(wanted) != len(shape) or len(b.values[index].shape) != 1 or 0 in wanted:
         return None
     axes = (ir.Axis(dim % len(shape)),)
-    placed = b.add(ir.Strided(b.fresh("index"), wanted, b.values[index].dtype, index, axes))
+    placed = b.view(b.fresh("index"), wanted, index, axes)
     return Scatter(base, _places(b, shape, wanted, {dim % len(shape): placed}), b.cast(source, "float32"), way)
 
 
@@ -173,21 +173,14 @@ def _places(
 ) -> str:
     """For each element of shape `wanted` its place in a row-major tensor of `shape`: dimension d by the index placed
     there, or by the element's own coordinate `moved[d]` (d where not given)."""
-    place: str | None = None
+    op, total = b.typed("int32"), ""
     for dim, stride in enumerate(ir.contiguous(shape)):
         if dim in placed:
-            index = b.cast(placed[dim], "int32")
-            below = b.pointwise("lt", index, 0, dtype="bool", at="i32")
-            wrapped = b.pointwise(
-                "where", below, b.pointwise("add", index, shape[dim], dtype="int32"), index, dtype="int32"
-            )
-            term = b.pointwise("mul", wrapped, stride, dtype="int32")
+            term = op("mul", op("wrap_index", b.cast(placed[dim], "int32"), shape[dim]), stride)
         else:
-            along = dim if moved is None else moved[dim]
-            term = b.add(ir.Iota(b.fresh("place"), tuple(wanted), "int32", along, 0, stride))
-        place = term if place is None else b.pointwise("add", place, term, dtype="int32")
-    assert place is not None
-    return place
+            term = b.iota("place", wanted, dim if moved is None else moved[dim], 0, stride)
+        total = op("add", total, term) if total else term
+    return total
 
 
 class ScatterSkill(Skill):

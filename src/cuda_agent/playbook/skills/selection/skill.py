@@ -96,7 +96,7 @@ def _innermost(state: PlanState, x: str, dim: int) -> str:
     order = _order(len(meta.shape), dim)
     axes = tuple(ir.Axis(order.index(d)) for d in range(len(order)))
     shape = tuple(meta.shape[d] for d in order)
-    return builder.add(ir.Strided(state.fresh(f"{x}_rows"), shape, meta.dtype, builder.resolve(x), axes))
+    return builder.view(state.fresh(f"{x}_rows"), shape, builder.resolve(x), axes)
 
 
 class SelectionSkill(Skill):
@@ -149,9 +149,8 @@ def _laid(meta: TensorMeta, dtype: str, call: Selection) -> TensorMeta:
     """Where a result lies: rows one after the other."""
     if call.only_last:
         return ir.contiguous_meta(meta.shape, dtype)
-    order = _order(len(meta.shape), call.dim)
-    steps = dict(zip(order, ir.contiguous([meta.shape[d] for d in order]), strict=True))
-    return TensorMeta(shape=meta.shape, dtype=dtype, strides=tuple(steps[d] for d in range(len(order))))
+    strides = ir.ordered_strides(meta.shape, _order(len(meta.shape), call.dim))
+    return TensorMeta(shape=meta.shape, dtype=dtype, strides=strides)
 
 
 SKILL = SelectionSkill

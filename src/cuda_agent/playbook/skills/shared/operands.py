@@ -31,10 +31,6 @@ class Matrix:
     outer: int = 1
     outer_stride: int = 0
 
-    def flipped(self) -> Matrix:
-        """The same memory as the transposed matrix."""
-        return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
-
 
 def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
     """Where these values lie; those that aren't in memory yet are put there first. Raises DoesNotApply for one that has
@@ -126,8 +122,7 @@ def matrix_in_memory_order(view: StridedView) -> tuple[Matrix, tuple[int, ...]] 
     )
     if matrix is None:
         return None
-    rows = dict(zip(order, ir.contiguous([shape[place] for place in order]), strict=True))
-    return matrix, tuple(rows[place] for place in range(len(shape)))
+    return matrix, ir.ordered_strides(shape, order)
 
 
 def batched_matrices(a: StridedView, b: StridedView, batch: Sequence[int]) -> tuple[Matrix, Matrix]:
