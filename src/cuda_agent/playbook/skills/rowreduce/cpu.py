@@ -8,16 +8,15 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render, storage_type
-from cuda_agent.playbook.kernel import Kernel, Store
-from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.launchers import common, streamed
 from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 
 _TILE = 2048
-#: results from this size on are written past the caches by default.
-_LARGE_BYTES = 64 << 20
+#: columns from which on results are also written past the caches.
+_LEAST_STREAMED = 1024
 #: rows below which threads share a row, and the elements from which that pays.
 _FEW_ROWS, _LONG_ROW = 64, 1 << 14
 _KEEP_ELEMENTS = 1 << 16
@@ -110,46 +109,18 @@ class _Rows:
         row_lines = self.printer.stored(single, Device.CPU)
         if self.split:
             self.printer.known = whole
-        body = self.printer.statements([s.node for s in full]) if full else []
+        body = self.printer.statements([s.node for s in full])
+        written = streamed(self.printer, full, self.last, "j - begin")
+        if self.work.cols[-1] < _LEAST_STREAMED:
+            written["copies"] = []
         return {
             "before": before,
             "before_rows": row_before,
             "row_stores": row_lines,
             "decode_outer": self.decode_outer(),
-            "output": self._output(full, body) if full else [],
+            "body": body,
+            **written,
         }
-
-    def _output(self, stores: list[Store], body: list[str]) -> list[str]:
-        direct = [self.printer.assign(s, Device.CPU) for s in stores]
-        plain = ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *_in(body + direct), "}"]
-        streamed = [s for s in stores if s.coord.coef((self.last, 0)) == 1]
-        if not streamed or self.work.cols[-1] < 1024:
-            return plain
-        buffers, inside, copies = [], [], []
-        for number, store in enumerate(stores):
-            type_ = storage_type(store.dtype, Device.CPU)
-            if store in streamed:
-                base = self.printer.address(store.coord, without=self.last)
-                buffers.append(f"alignas(64) {type_} y{number}[TILE];")
-                inside.append(f"y{number}[j - begin] = narrow<{type_}>({self.printer.known[store.node]});")
-                copies.append(
-                    f"stream_copy({cpp_name(store.name)} + {base} + begin, y{number}, count * sizeof({type_}));"
-                )
-            else:
-                inside.append(self.printer.assign(store, Device.CPU))
-        past = [
-            *buffers,
-            "#pragma omp simd",
-            "for (long j = begin; j < begin + count; ++j) {",
-            *_in(body + inside),
-            "}",
-            *copies,
-        ]
-        return ["if (PAST_CACHES) {", *_in(past), "} else {", *_in(plain), "}"]
-
-
-def _in(lines: list[str]) -> list[str]:
-    return [line if line.startswith("#") else f"  {line}" for line in lines]
 
 
 def source(work: Kernel, name: str) -> str:
@@ -160,7 +131,6 @@ def source(work: Kernel, name: str) -> str:
     piece = min(inner, max(_TILE, -(-inner // max(1, 64 // outer))))
     printer = _Rows(work, name, split)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    written = sum(ir.ITEM_BYTES[s.dtype] for s in work.full_stores) * rows * outer * inner
     return render(
         "rowreduce/rows.cpp.j2",
         {
@@ -174,6 +144,5 @@ def source(work: Kernel, name: str) -> str:
             "sweeps": sweeps,
             "last": printer.outputs(),
             "kept": [{"id": at, "type": C_TYPES[work.nodes[at].type]} for at in sorted(printer.kept)],
-            "large": written >= _LARGE_BYTES,
         },
     )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import kernel_files, launcher, parameters
+from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, parameters, storage_type
 from cuda_agent.playbook.coords import Coord
-from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Step
 from cuda_agent.playbook.positions import Ranges
 
+#: results from this size on are written past the caches by default.
+_LARGE_BYTES = 64 << 20
 #: the launcher's last pointer, where a kernel needs memory of its own.
 SCRATCH = (("void", "scratch"),)
 
@@ -33,6 +35,24 @@ def scratch_pointers(values: dict[str, object], states: list[dict[str, Any]], re
         state["offset"] = offset
         offset += -(-results * state["bytes"] // 256) * 256
     return offset
+
+
+def streamed(printer: Printer, stores: Sequence[Store], last: int, place: str) -> dict[str, list[str]]:
+    """Returns C++ statements that write one element of each result on the CPU: directly, and past the caches. The
+    latter go through the tiles `buffers` at index `place`, which `copies` write; results that aren't contiguous along
+    the axis `last` are always written directly."""
+    buffers, direct, buffered, copies = [], [], [], []
+    for number, store in enumerate(stores):
+        type_, target = storage_type(store.dtype, Device.CPU), cpp_name(store.name)
+        direct.append(printer.assign(store, Device.CPU))
+        if store.coord.coef((last, 0)) == 1:
+            base = printer.address(store.coord, without=last)
+            buffers.append(f"alignas(64) {type_} y{number}[TILE];")
+            buffered.append(f"y{number}[{place}] = narrow<{type_}>({printer.known[store.node]});")
+            copies.append(f"stream_copy({target} + {base} + begin, y{number}, count * sizeof({type_}));")
+        else:
+            buffered.append(direct[-1])
+    return {"buffers": buffers, "direct_stores": direct, "buffered_stores": buffered, "copies": copies}
 
 
 def kernel_step(
@@ -82,6 +102,7 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
         "launcher_parameters": inside,
         "casts": casts,
         "axes": " x ".join(map(str, work.axes())),
+        "large": sum(ir.ITEM_BYTES[s.dtype] for s in work.full_stores) * ir.numel(work.axes()) >= _LARGE_BYTES,
         "rows": ir.numel(work.rows),
         "cols": ir.numel(work.cols),
         "row_axes": " x ".join(map(str, work.rows)) or "none",
