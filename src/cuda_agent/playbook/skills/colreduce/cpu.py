@@ -42,7 +42,7 @@ class _Columns:
         return decode(self.work, self.work.row_axes[:-1], "outer", "long")
 
     def prepared(self, roots: list[int], suffix: str) -> list[str]:
-        """Row-level operands that cost something, as arrays over the tile, before the loop over columns."""
+        """Returns statements before the loop over columns: they compute costly row-level operands as arrays."""
         wanted: set[int] = set()
         for at in self.printer.needed(roots):
             if at in self.full:
@@ -110,7 +110,7 @@ class _Columns:
 
 
 def source(work: Kernel, name: str) -> str:
-    """The kernel's file."""
+    """Returns the kernel's source."""
     work = exact(work)
     outer, inner, cols = ir.numel(work.rows[:-1]), work.rows[-1], ir.numel(work.cols)
     tile = min(_TILE, inner)

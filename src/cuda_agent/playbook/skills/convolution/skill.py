@@ -27,13 +27,13 @@ DECLARATION = (
 
 
 def _is_plain(view: StridedView, width: int) -> bool:
-    """Whether the value lies row-major from an address that is a multiple of 16 bytes."""
+    """Returns whether the value lies row-major from an address that is a multiple of 16 bytes."""
     pairs = collapsed(view.shape, view.strides)
     return (not pairs or (len(pairs) == 1 and pairs[0][1] == 1)) and view.offset * width % 16 == 0
 
 
 def geometry_numbers(call: Convolution, precision: Precision, relu: bool, last: bool = False) -> list[int]:
-    """The numbers that the launcher takes; one spatial dimension counts as two, the first of size 1."""
+    """Returns the numbers that the launcher takes. One spatial dimension becomes two, the first of size 1."""
     axes = [(a.size, a.result, a.filter, a.before, a.after, a.stride, a.dilation) for a in call.axes]
     if len(axes) == 1:
         axes.insert(0, (1, 1, 1, 0, 0, 1, 1))
@@ -62,7 +62,7 @@ def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[Stri
 
 
 def reads_channels_last(call: Convolution) -> bool:
-    """Whether cuDNN's engines for channels-last tensors take the call without padded channels."""
+    """Returns whether cuDNN's engines for channels-last tensors take the call without padded channels."""
     multiple = 4 if call.result.dtype == "float32" else 8
     batched = len(call.result.shape) == len(call.axes) + 2
     return batched and call.groups == 1 and call.in_channels % multiple == 0 and call.out_channels % multiple == 0
@@ -93,7 +93,7 @@ def _last_step(state: PlanState, node: Node, call: Convolution) -> Claim | None:
 
 
 def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int, buffer: Buffer, configs: int) -> Step:
-    """The step that calls the library on x, weight and, where there is one, bias."""
+    """Returns the step that calls the library on x, weight and, where there is one, bias."""
     name, out = f"convolution_{cpp_name(node.name)}", cpp_name(buffer.name)
     tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
     x, weight, *rest = [pointer(view, width) for view in views]

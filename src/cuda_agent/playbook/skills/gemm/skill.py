@@ -29,7 +29,8 @@ _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _OPERATORS = frozenset(f"aten.{name}.default" for name in ("linear", "addmm", "mm", "bmm", "matmul"))
 #: cuBLASLt's first sixteen choices and cuBLAS.
 CONFIGS = 17
-#: with fewer rows, matrices that share their right side are copied into one: the library would read it anew for each.
+#: with fewer rows, matrices that share their right side are copied into one, since the library would read it again
+#: for each.
 _FEW_ROWS = 64
 
 DECLARATION = (
@@ -80,7 +81,7 @@ def _transposed(view: StridedView) -> StridedView:
 
 
 def _operands(node: Node) -> tuple[list[str], bool]:
-    """The values of left, right and, where there is one, bias; and whether right is given transposed."""
+    """Returns the values of left, right and, where there is one, bias, and whether right is given transposed."""
     names = [arg.ref if isinstance(arg, Ref) else None for arg in (*node.args, *node.kwargs.values())]
     if node.op == "aten.addmm.default":
         names = [*names[1:3], names[0], *names[3:]]
@@ -91,7 +92,7 @@ def _operands(node: Node) -> tuple[list[str], bool]:
 
 
 def product_of(state: PlanState, node: Node) -> Product:
-    """Raises DoesNotApply."""
+    """Returns the product that a node computes. Raises DoesNotApply for others."""
     meta = node.outputs[0]
     if node.op not in _OPERATORS or meta is None or meta.dtype not in _TYPES or 0 in meta.shape:
         raise DoesNotApply(node.name)
@@ -114,7 +115,7 @@ def product_of(state: PlanState, node: Node) -> Product:
 
 
 def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product:
-    """The product of values that lie so. Raises DoesNotApply where the library can't read them there."""
+    """Returns the product of these operands. Raises DoesNotApply where the library can't read them where they lie."""
     x, right, *rest = views
     bias = rest[0] if rest else None
     _check_bias(bias, meta.shape[-1])
@@ -135,7 +136,7 @@ def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product
 
 
 def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
-    """The activation behind the product that the library's epilogue computes exactly, and its code."""
+    """Returns the activation after the product that the library's epilogue computes exactly, and its number."""
     users = state.users(node.name)
     if len(users) != 1 or state.is_output(node.name):
         return None, 0
@@ -148,7 +149,7 @@ def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
 
 
 def launch_numbers(product: Product, precision: Precision, activation: int) -> list[int]:
-    """The launcher's arguments from `m` to `activation`."""
+    """Returns the launcher's arguments from `m` to `activation`."""
     a, b, size = product.left, product.right, product.m * product.n
     return [
         *(product.m, product.n, product.k, a.batch, a.ld, b.ld, product.n, a.batch_stride, b.batch_stride, size),
@@ -187,7 +188,7 @@ def _braces(numbers: list[int] | tuple[int, ...]) -> str:
 
 
 def _as_tensor(matrix: Matrix) -> str:
-    """One outer step of the operand as a view of its buffer, for torch's own product."""
+    """Returns one outer step of the operand as a view of its buffer, for torch's own product."""
     sizes, strides = [matrix.rows, matrix.columns], [1, matrix.ld] if matrix.transposed else [matrix.ld, 1]
     if matrix.batch > 1:
         sizes, strides = [matrix.batch, *sizes], [matrix.batch_stride, *strides]
@@ -227,8 +228,8 @@ class Gemm(Skill):
     """linear, addmm, mm, bmm and matmul of float32, bfloat16 and float16 operands."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The step for a matrix product, on cuda with a ReLU or tanh-GELU behind it. None for anything else. Puts
-        operands into memory that aren't there yet."""
+        """Returns the step for a matrix product, on cuda together with a following ReLU or tanh-GELU. Puts its
+        operands into memory. Raises DoesNotApply for other nodes."""
         product = product_of(state, node)
         return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)
 

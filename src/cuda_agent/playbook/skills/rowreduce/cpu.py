@@ -124,7 +124,7 @@ class _Rows:
 
 
 def source(work: Kernel, name: str) -> str:
-    """The kernel's file."""
+    """Returns the kernel's source."""
     work = exact(work)
     rows, outer, inner = ir.numel(work.rows), ir.numel(work.cols[:-1]), work.cols[-1]
     split = rows < _FEW_ROWS and outer * inner >= _LONG_ROW

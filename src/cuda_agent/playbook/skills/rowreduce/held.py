@@ -66,7 +66,7 @@ class Shape:
 
 
 class _Held(Lanes):
-    """Prints one kernel. `held` loads differ between rows and stay in registers; `shared` ones are read anew."""
+    """Prints one kernel. `held` loads differ between rows and stay in registers. Each sweep reads the `shared` ones."""
 
     def __init__(self, work: Kernel, width: int) -> None:
         super().__init__(work, width, len(work.axes()) - 1)
@@ -162,7 +162,7 @@ class _Held(Lanes):
 
 
 def source(work: Kernel, name: str) -> tuple[str, int] | None:
-    """(the kernel's file, number of configs); None where a row doesn't fit."""
+    """Returns (the kernel's source, number of configs); None where a row doesn't fit."""
     work = exact(work)
     width = vector_width(work)
     printer = _Held(work, width)

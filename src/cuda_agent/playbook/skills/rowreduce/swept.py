@@ -111,7 +111,7 @@ def configs(rows: int, row_vectors: int) -> list[tuple[int, int, int]]:
 
 
 def source(work: Kernel, name: str) -> tuple[str, int, int]:
-    """(the kernel's file, number of configs, bytes of scratch)."""
+    """Returns (the kernel's source, number of configs, bytes of scratch)."""
     work = online(work)
     width = vector_width(work)
     printer = _Swept(work, width)

@@ -26,7 +26,7 @@ def _scans(work: Kernel) -> list[int]:
 
 
 def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
-    """What all templates say."""
+    """Returns the values that all templates need."""
     scans = [work.nodes[at] for at in _scans(work)]
     backwards = bool(scans[0].value)
     texts = [

@@ -1,4 +1,4 @@
-"""Where numbers are put, or combined, at places that indices say, and the step that does it."""
+"""Scatters: values are stored or combined at the places that indices give."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scatter:
 
 
 def read(state: PlanState, node: Node) -> Scatter | None:
-    """What a node scatters; None for other operators, types and arguments. Adds the values that compute the places."""
+    """Returns the scatter that a node computes, None for others. Adds the values that compute the places."""
     name = node.op.removeprefix("aten.")
     if not node.args or not isinstance(node.args[0], GraphRef):
         return None
@@ -63,7 +63,8 @@ def read(state: PlanState, node: Node) -> Scatter | None:
 
 
 def _way_along(node: Node) -> str | None:
-    """How scatter and its kin combine numbers; None for other operators, and without what was there."""
+    """Returns how scatter, scatter_add and scatter_reduce combine numbers. Returns None for other operators, and for a
+    reduction that leaves out the number in the base."""
     name = node.op.removeprefix("aten.")
     if name in ("scatter.src", "scatter.value"):
         return "set"
@@ -88,7 +89,7 @@ class RowScatter:
 
 
 def read_rows(state: PlanState, node: Node) -> RowScatter | None:
-    """What a node scatters along contiguous rows that shared memory holds; None for anything else."""
+    """Returns the scatter along contiguous rows that fit shared memory, None for other nodes."""
     way = _way_along(node)
     if way not in WAYS or state.device is not Device.CUDA:
         return None
@@ -113,7 +114,7 @@ def read_rows(state: PlanState, node: Node) -> RowScatter | None:
 
 
 def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
-    """scatter and its kin: the index says where along one dimension, the other coordinates are the index' own."""
+    """Reads scatter, scatter_add and scatter_reduce: the index replaces the coordinate along one dimension."""
     base, dim, index, source = (b.arg(node, at) for at in range(4))
     shape, wanted = b.values[base].shape, b.values[index].shape
     if way not in WAYS or len(wanted) != len(shape) or 0 in wanted or b.values[index].dtype not in _INDICES:
@@ -188,7 +189,7 @@ class ScatterSkill(Skill):
     and index_fill is index_put."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The step for a scatter; None for anything else. Puts places and values into memory."""
+        """Returns the step for a scatter, None for other nodes. Puts places and values into memory."""
         whole = slices.read(state, node, _way_along(node)) if state.device is Device.CUDA else None
         claim = None if whole is None else self._claim_slices(state, node, whole)
         if claim is not None:

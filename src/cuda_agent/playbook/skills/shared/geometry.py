@@ -58,7 +58,7 @@ class Convolution:
 
     @property
     def is_stencil(self) -> bool:
-        """Whether every channel is convolved by itself, with few taps: bound by memory, not a matrix product."""
+        """Whether every channel is convolved by itself, with few taps. Memory bounds such a convolution."""
         alone = self.groups == self.in_channels and not self.transposed
         return alone and math.prod(axis.filter for axis in self.axes) <= MOST_TAPS
 

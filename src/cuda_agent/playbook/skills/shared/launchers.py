@@ -1,4 +1,4 @@
-"""What printed kernels share: the values of their templates, and the step that launches one."""
+"""Values that the templates of printed kernels have in common, and the step that launches a kernel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def kernel_step(
     reduces: bool = False,
     more_files: Mapping[str, str] | None = None,
 ) -> Step:
-    """The step that launches a printed kernel; `settings` of it can be chosen."""
+    """Returns the step that launches a printed kernel, whose tunable has this number of settings."""
     scratch: tuple[Buffer, ...] = ()
     if scratch_bytes:
         scratch = (Buffer(f"{name}_scratch", TensorMeta(shape=(scratch_bytes,), dtype="uint8", strides=(1,))),)
@@ -85,7 +85,7 @@ def kernel_step(
 
 
 def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
-    """What every template of a launcher needs."""
+    """Returns the values that the templates of all kernels need."""
     declaration, _ = launcher(work, device, name, SCRATCH if scratch else ())
     inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
     pairs = parameters(work, device)
@@ -112,7 +112,7 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
 
 
 def index_type(work: Kernel) -> str:
-    """32 bits where every address and position fits."""
+    """Returns `int` where every address and position fits into 32 bits, else `long long`."""
     sizes = work.axes()
     ranges = Ranges(work.nodes, lambda dim: sizes[dim[0]])
     coords = [e.coord for e in work.nodes if e.op in ("load", "index")] + [s.coord for s in work.stores]

@@ -59,7 +59,7 @@ class _Cpu:
         return frozenset(bounds), max(lows, default=None), min(highs, default=None)
 
     def stage_parts(self) -> list[dict[str, Any]]:
-        """Loops over the positions of a staged row."""
+        """Returns the loops over the positions of a staged row."""
         st = self.stencil
         bounds, low, high = self._inner()
         start = f"first{st.last} * {st.slides[st.last].stride if st.last in st.slides else 1}"
@@ -79,7 +79,7 @@ class _Cpu:
         return result
 
     def tap_body(self) -> list[str]:
-        """Every tap of the last axis, written out, for output j."""
+        """Returns the statements of all taps along the last axis for output j."""
         st, work = self.stencil, self.work
         slide = st.slides.get(st.last)
         stride, dilation, taps = (slide.stride, slide.dilation, slide.taps) if slide else (1, 0, 1)
@@ -98,7 +98,7 @@ class _Cpu:
         return [*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)]
 
     def _factor(self, tap: str) -> str:
-        """Where a tap's factor lies; neighbours are outputs where these are channels, otherwise taps."""
+        """Returns the index of a tap's factor in its table, which is innermost along channels or along taps."""
         plane = self.stencil.plane
         if plane == self.stencil.last:
             return f"({tap}) * T{plane} + j"
@@ -118,14 +118,14 @@ class _Cpu:
         return [*lines, *(f"h{at}[at] = {printer.known[at]};" for at in self.stencil.tables)]
 
     def result_body(self) -> list[str]:
-        """What is done with the reduced windows."""
+        """Returns statements that compute and write results from the reduced windows."""
         printer = self._printer(self.work, f"(first{self.stencil.last} + j)")
         for at in self.stencil.reduces:
             printer.known[at] = f"r{at}[j]"
         return printer.stored(self.work.stores, Device.CPU)
 
     def _row(self, at: int) -> str:
-        """Where a staged row begins for the outputs of one row of the tile."""
+        """Declares a pointer to the part of a staged row that the outputs of one row of the tile read."""
         st = self.stencil
         start = "0"
         for k in st.held:
@@ -156,7 +156,7 @@ class _Cpu:
 
 
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
-    """(file, number of settings); None where a tile of one row is larger than the caches."""
+    """Returns (source, number of settings), or None where a tile of one row is larger than the caches."""
     configs: list[tuple[int, ...]] = []
     for target in _TARGETS:
         sizes = tile_sizes(stencil, target, 1, _WIDE)
