@@ -10,7 +10,7 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.geometry import Convolution, read
-from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, plain_copy, windows
+from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, readable_windows, windows
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -48,12 +48,9 @@ def _fused_relu(state: PlanState, node: Node) -> Node | None:
     return users[0] if alone and users[0].op == "aten.relu.default" else None
 
 
-def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[StridedView]) -> Claim:
+def _cuda_step(state: PlanState, node: Node, call: Convolution, names: list[str]) -> Claim:
     width = 4 if call.result.dtype == "float32" else 2
-    names = [name for name in (call.x, call.weight, call.bias) if name is not None]
-    views = [
-        view if _is_plain(view, width) else plain_copy(state, name) for view, name in zip(views, names, strict=True)
-    ]
+    views = readable_windows(state, names, lambda view: _is_plain(view, width))
     relu = _fused_relu(state, node)
     result = relu.name if relu is not None else node.name
     numbers = geometry_numbers(call, state.precision, relu is not None)
@@ -178,8 +175,10 @@ class ConvolutionSkill(Skill):
             claim = _last_step(state, node, call)
             if claim is not None:
                 return claim
-        views = windows(state, [name for name in (call.x, call.weight, call.bias) if name is not None])
-        return _cuda_step(state, node, call, views) if state.device is Device.CUDA else _cpu_step(node, call, views)
+        names = [name for name in (call.x, call.weight, call.bias) if name is not None]
+        if state.device is Device.CUDA:
+            return _cuda_step(state, node, call, names)
+        return _cpu_step(node, call, windows(state, names))
 
     def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
         return Options(channels_last=True) if used and device is Device.CUDA else None

@@ -15,8 +15,8 @@ from cuda_agent.playbook.skills.shared.operands import (
     Matrix,
     batched_matrices,
     buffers,
-    checked_call,
     flat_matrix,
+    launch_step,
     matrix_in_memory_order,
     plain_copy,
     product_files,
@@ -33,12 +33,14 @@ CONFIGS = 17
 #: for each.
 _FEW_ROWS = 64
 
-DECLARATION = (
-    'extern "C" int launch_gemm(void* d, const void* a, const void* b, const void* bias, long long m, long long n, '
-    "long long k, long long batch, long long lda, long long ldb, long long ldd, long long stride_a, "
-    "long long stride_b, long long stride_d, long long outer, long long outer_a, long long outer_b, "
-    "long long outer_d, int transpose_a, int transpose_b, int type, int math, int activation, int config, "
-    "cudaStream_t stream);"
+#: the launcher's parameters from `m` to `activation`.
+_NUMBERS = (
+    *(
+        f"long long {name}"
+        for name in ("m", "n", "k", "batch", "lda", "ldb", "ldd", "stride_a", "stride_b", "stride_d")
+    ),
+    *(f"long long {name}" for name in ("outer", "outer_a", "outer_b", "outer_d")),
+    *(f"int {name}" for name in ("transpose_a", "transpose_b", "type", "math", "activation")),
 )
 
 
@@ -165,19 +167,16 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     a, b, width = product.left, product.right, 4 if product.dtype == "float32" else 2
     layout = "".join("t" if matrix.transposed else "n" for matrix in (a, b))
     tunable = f"gemm_{a.outer * a.batch}x{product.m}x{product.n}x{product.k}_{layout}"
-    bias = pointer(product.bias, width)
-    numbers = launch_numbers(product, state.precision, activation)
-    call = (
-        f"launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a, width)}, "
-        f"{pointer(b, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream)"
-    )
-    step = Step(
-        name=name,
-        inputs=buffers((product.left, product.right, product.bias)),
+    operands = {"a": pointer(a, width), "b": pointer(b, width), "bias": pointer(product.bias, width)}
+    numbers = map(str, launch_numbers(product, state.precision, activation))
+    step = launch_step(
+        name,
+        "launch_gemm",
+        {"void* d": f"{cpp_name(result)}.data_ptr()", **operands, **dict(zip(_NUMBERS, numbers, strict=True))},
+        {},
+        inputs=buffers((a, b, product.bias)),
         outputs=(Buffer(result, product.meta),),
         files=product_files(),
-        declaration=DECLARATION,
-        call=checked_call(name, call),
         tunables={tunable: CONFIGS},
     )
     return Claim(step, frozenset({node.name, result}))

@@ -26,16 +26,13 @@ class _Swept(Lanes):
         self.sweeps = passes(work, keep=False)
         self.states: list[StateText] = [state_text(work, item.reduces, "state") for item in self.sweeps]
 
-    def decode_rows(self) -> list[str]:
-        return decode(self.work, self.work.row_axes, "row", "Index")
-
     def decode_cols(self) -> list[str]:
         return decode(self.work, self.work.col_axes, "vector", "Index", scale=self.width)
 
     def _earlier(self, number: int) -> list[str]:
         """Row indices and the results of earlier sweeps, from their states in memory."""
         self.printer.known = {}
-        lines = self.decode_rows()
+        lines = decode(self.work, self.work.row_axes, "row", "Index")
         for k in range(number):
             text = state_text(self.work, self.sweeps[k].reduces, f"state{k}")
             lines.append(f"const State{k} state{k} = merged<THREADS, SPLITS>(parts{k}, row);")

@@ -17,7 +17,7 @@ from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, pointer
 from cuda_agent.playbook.skills.scatter import slices
 from cuda_agent.playbook.skills.scatter.slices import Slices
-from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, one_piece, plain_copy
+from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, one_piece
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 _ON_CPU = resources.files(__package__).joinpath("scatter.cpp")
@@ -230,10 +230,8 @@ class ScatterSkill(Skill):
         return Claim(step, frozenset({node.name}))
 
     def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim:
-        base, index = one_piece(state, call.base), one_piece(state, call.index)
+        base, index = one_piece(state, call.base, 4), one_piece(state, call.index)
         source = one_piece(state, call.source) if isinstance(call.source, str) else None
-        if base.offset % 4:
-            base = plain_copy(state, call.base)
         wide = state.meta(call.index).dtype == "int64"
         rows, size, picks = math.prod(base.shape[:-1]), base.shape[-1], index.shape[-1]
         name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_of_{size}_in_{rows}"
