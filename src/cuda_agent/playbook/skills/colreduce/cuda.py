@@ -59,14 +59,12 @@ class _Columns(Lanes):
         for at in bodies:
             body.append(f"const {C_TYPES[self.work.nodes[at].type]} b{at}[1] = {{{self.printer.known[at]}}};")
         return {
-            "fields": text.fields,
-            "merge": text.merge,
+            "state": text,
             "declarations": declarations,
             "decode": self.decode_cols(),
             "loads": loads,
             "body": body,
             "accumulate": _one_value(text.accumulate),
-            "bytes": text.bytes,
             "in_parts": parts,
         }
 

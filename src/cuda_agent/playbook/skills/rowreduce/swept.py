@@ -55,16 +55,13 @@ class _Swept(Lanes):
         values = [f"{C_TYPES[self.work.nodes[at].type]} b{at}[WIDTH];" for at in bodies]
         body += [f"b{at}[j] = {self.printer.known[at]};" for at in bodies]
         return {
-            "fields": text.fields,
-            "merge": text.merge,
+            "state": text,
             "before": before,
             "declarations": declarations,
             "decode": self.decode_cols(),
             "loads": loads,
             "slots": values,
             "body": body,
-            "accumulate": text.accumulate,
-            "bytes": text.bytes,
         }
 
     def outputs(self, rows_only: bool) -> dict[str, Any]:

@@ -21,19 +21,19 @@ _LARGE_BYTES = 64 << 20
 SCRATCH = (("void", "scratch"),)
 
 
-def scratch_pointers(values: dict[str, object], states: list[dict[str, Any]], results: int) -> int:
+def scratch_pointers(values: dict[str, object], sweeps: list[dict[str, Any]], results: int) -> int:
     """Adds the parameters `parts<k>` for the partial states of each sweep to the values of a template, and the place of
     the states of so many results in the scratch memory to each sweep. Returns the bytes of this memory."""
-    names = [f"parts{k}" for k in range(len(states))]
+    names = [f"parts{k}" for k in range(len(sweeps))]
     for key, text in (
         ("parameters", "State{k}* __restrict__ {name}"), ("parameters_plain", "State{k}* {name}"),
         ("names", "{name}"), ("arguments", "{name}_p"),
     ):  # fmt: skip
         values[key] = ", ".join([str(values[key]), *(text.format(k=k, name=name) for k, name in enumerate(names))])
     offset = 0
-    for state in states:
-        state["offset"] = offset
-        offset += -(-results * state["bytes"] // 256) * 256
+    for sweep in sweeps:
+        sweep["offset"] = offset
+        offset += -(-results * sweep["state"].bytes // 256) * 256
     return offset
 
 
