@@ -316,14 +316,11 @@ def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False)
 
 
 def launcher(work: Kernel, device: Device, name: str, scratch: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
-    """Returns the launcher's declaration and the statement that calls it. All sizes are constants of the kernel."""
+    """Returns the declaration of the launcher's pointers and the statement that calls it."""
     pointers = [*parameters(work, device), *((f"{type_}*", label) for type_, label in scratch)]
-    stream = ", cudaStream_t stream" if device is Device.CUDA else ""
     # Pointers to 16-bit floats are passed as void*, because torch and CUDA have different types for these.
     types = {f"{const}{name}*" for const in ("const ", "") for kinds in _HALVES.values() for name in kinds.values()}
     plain = [(("const void*" if t.startswith("const") else "void*") if t in types else t, n) for t, n in pointers]
     declared = ", ".join(f"{t} {n}" for t, n in plain)
     passed = ", ".join(f"static_cast<{t}>({n}.data_ptr())" for t, n in plain)
-    declaration = f'extern "C" void launch_{name}({declared}, int config{stream});'
-    call = f"launch_{name}({passed}, config_{name}{', stream' if stream else ''});"
-    return declaration, call
+    return declared, f"launch_{name}({passed}, config_{name}{', stream' if device is Device.CUDA else ''});"

@@ -71,13 +71,14 @@ def kernel_step(
     scratch: tuple[Buffer, ...] = ()
     if scratch_bytes:
         scratch = (Buffer(f"{name}_scratch", TensorMeta(shape=(scratch_bytes,), dtype="uint8", strides=(1,))),)
-    declaration, call = launcher(work, device, name, [("void", buffer.name) for buffer in scratch])
+    pointers, call = launcher(work, device, name, [("void", buffer.name) for buffer in scratch])
+    stream = ", cudaStream_t stream" if device is Device.CUDA else ""
     return Step(
         name=name,
         inputs=work.reads,
         outputs=outputs,
         files={**kernel_files(device, name, text, reduces=reduces), **(more_files or {})},
-        declaration=declaration,
+        declaration=f'extern "C" void launch_{name}({pointers}, int config{stream});',
         call=call,
         tunables={name: settings},
         scratch=scratch,
@@ -86,8 +87,7 @@ def kernel_step(
 
 def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
     """Returns the values that the templates of all kernels need."""
-    declaration, _ = launcher(work, device, name, SCRATCH if scratch else ())
-    inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
+    pointers, _ = launcher(work, device, name, SCRATCH if scratch else ())
     pairs = parameters(work, device)
     made = ", ".join(cpp_name(name) for name, _ in work.writes)
     # Pointers that cross as void* get their types.
@@ -99,7 +99,7 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
         "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
         "arguments": ", ".join(f"{n}_p" for _, n in pairs),
         "names": ", ".join(n for _, n in pairs),
-        "launcher_parameters": inside,
+        "launcher_parameters": pointers,
         "casts": casts,
         "axes": " x ".join(map(str, work.axes())),
         "large": sum(ir.ITEM_BYTES[s.dtype] for s in work.full_stores) * ir.numel(work.axes()) >= _LARGE_BYTES,
