@@ -86,12 +86,13 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
 @dataclass
 class Printer:
     """Prints the nodes of one kernel. `axis` returns the text of axis k's index, and `load` that of a load (by default
-    `read`). `known` are the texts of nodes that are computed already."""
+    `read`). `known` are the texts of nodes that are computed already. The bounds `holding` need no test."""
 
     kernel: Kernel
     axis: Callable[[int], str]
     load: Callable[[int, Expr], str] | None = None
     known: dict[int, str] = field(default_factory=dict)
+    holding: frozenset[Bound] = frozenset()
 
     def address(self, coord: Coord, *, without: int | None = None) -> str:
         """Returns the text of an address, without the term of axis `without`."""
@@ -108,7 +109,7 @@ class Printer:
     def test(self, guards: Iterable[Bound]) -> str:
         """Returns the condition that all guards hold."""
         parts = []
-        for bound in guards:
+        for bound in (bound for bound in guards if bound not in self.holding):
             text = self.address(bound.coord)
             if bound.low is not None:
                 parts.append(f"{text} >= {bound.low}")
@@ -125,6 +126,10 @@ class Printer:
         """Returns the statement that writes one element of a result, rounded to its stored type."""
         value = f"narrow<{storage_type(store.dtype, device)}>({self.known[store.node]})"
         return f"{cpp_name(store.name)}[{self.address(store.coord)}] = {value};"
+
+    def stored(self, stores: Sequence[Store], device: Device) -> list[str]:
+        """Returns statements that compute and write one element of each result."""
+        return [*self.statements([s.node for s in stores]), *(self.assign(s, device) for s in stores)]
 
     def needed(self, roots: Iterable[int]) -> list[int]:
         """Returns the nodes to compute for the roots, in order, without those that are known."""
@@ -317,11 +322,9 @@ def launcher(
     scratch: Iterable[tuple[str, str]] = (),
     shifts: Mapping[str, int] | None = None,
 ) -> tuple[str, str]:
-    """Returns the launcher's declaration and the statement that calls it. All sizes are constants of the kernel.
-    `shifts` are the bytes by which the pointers to some buffers are moved."""
+    """Returns the declaration of the launcher's pointers and the statement that calls it. `shifts` are the bytes by which the pointers to some buffers are moved."""
     moved = {cpp_name(buffer): shift for buffer, shift in (shifts or {}).items() if shift}
     pointers = [*parameters(work, device), *((f"{type_}*", label) for type_, label in scratch)]
-    stream = ", cudaStream_t stream" if device is Device.CUDA else ""
     # Pointers to 16-bit floats are passed as void*, because torch and CUDA have different types for these.
     types = {f"{const}{name}*" for const in ("const ", "") for kinds in _HALVES.values() for name in kinds.values()}
     plain = [(("const void*" if t.startswith("const") else "void*") if t in types else t, n) for t, n in pointers]
@@ -333,6 +336,4 @@ def launcher(
         return f"reinterpret_cast<{type_}>(static_cast<const char*>({buffer}.data_ptr()) + {moved[buffer]}LL)"
 
     passed = ", ".join(argument(type_, buffer) for type_, buffer in plain)
-    declaration = f'extern "C" void launch_{name}({declared}, int config{stream});'
-    call = f"launch_{name}({passed}, config_{name}{', stream' if stream else ''});"
-    return declaration, call
+    return declared, f"launch_{name}({passed}, config_{name}{', stream' if device is Device.CUDA else ''});"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import ORIGIN, Bound, Coord
@@ -31,3 +32,8 @@ class Expr:
     def coords(self) -> tuple[Coord, ...]:
         """All positions in it: its own and those of its guards."""
         return (self.coord, *(bound.coord for bound in self.guards))
+
+    def mapped(self, node: Callable[[int], int], coord: Callable[[Coord], Coord]) -> Expr:
+        """Returns the expression with other operands and positions."""
+        guards = tuple(replace(bound, coord=coord(bound.coord)) for bound in self.guards)
+        return replace(self, args=tuple(map(node, self.args)), coord=coord(self.coord), guards=guards)

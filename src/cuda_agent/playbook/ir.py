@@ -63,8 +63,13 @@ def resized(shape: Sequence[int], dim: int, *sizes: int) -> tuple[int, ...]:
 
 def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the strides of [batch, channels, spatial…] with the channels innermost."""
-    inner = contiguous((shape[0], *shape[2:], shape[1]))
-    return (inner[0], inner[-1], *inner[1:-1])
+    return ordered_strides(shape, (0, *range(2, len(shape)), 1))
+
+
+def ordered_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Returns the strides of a dense tensor whose dimensions lie in memory in this order, outermost first."""
+    steps = dict(zip(order, contiguous([shape[dim] for dim in order]), strict=True))
+    return tuple(steps[dim] for dim in range(len(shape)))
 
 
 def same_strides(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:

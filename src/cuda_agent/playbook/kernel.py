@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.coords import Bound, Conflict, Coord, Dim, Frame, NeedRoots, NeedSplit, address, delinearise
+from cuda_agent.playbook.coords import Conflict, Coord, Dim, Frame, NeedRoots, NeedSplit, address, delinearise
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.frame import Inliner
 from cuda_agent.playbook.walk import reached
@@ -247,7 +247,7 @@ def finish(group: Group, strides: Mapping[str, tuple[int, ...]]) -> Kernel:
         sizes.append(frame.sizes(dims))
         for dim in dims[:-1]:
             mapping[dim] = ((axis, 0), 0)
-    final = [_rewritten(e, mapping, renumbered) for e in nodes]
+    final = [e.mapped(renumbered.__getitem__, lambda coord: _moved(coord, mapping, renumbered)) for e in nodes]
     placed = tuple(replace(s, coord=_moved(s.coord, mapping, None)) for s in stores)
     split = len(row_groups)
     return Kernel(tuple(final), placed, tuple(sizes[:split]), tuple(sizes[split:]))
@@ -298,13 +298,6 @@ def _moved(coord: Coord, mapping: Mapping[Dim, tuple[Dim, int]], numbers: Mappin
     terms = tuple(sorted((mapping[dim][0], coef) for dim, coef in coord.terms if mapping[dim][1]))
     dynamic = tuple((numbers[n] if numbers is not None else n, coef) for n, coef in coord.dynamic)
     return Coord(terms, coord.const, dynamic)
-
-
-def _rewritten(expr: Expr, mapping: Mapping[Dim, tuple[Dim, int]], numbers: Mapping[int, int]) -> Expr:
-    guards = tuple(Bound(_moved(b.coord, mapping, numbers), b.low, b.high) for b in expr.guards)
-    return replace(
-        expr, args=tuple(numbers[a] for a in expr.args), coord=_moved(expr.coord, mapping, numbers), guards=guards
-    )
 
 
 def reads_along_columns(work: Kernel) -> bool:

@@ -44,9 +44,6 @@ class Builder:
 
     # ---- reading nodes
 
-    def value(self, name: str) -> ir.Value:
-        return self.values[self.resolve(name)]
-
     def resolve(self, name: str) -> str:
         while name in self.alias:
             name = self.alias[name]
@@ -54,7 +51,7 @@ class Builder:
 
     def meta(self, name: str) -> TensorMeta:
         """Returns the meta of a graph value with a row-major layout."""
-        value = self.value(name)
+        value = self.values[self.resolve(name)]
         return ir.contiguous_meta(value.shape, value.dtype)
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -225,8 +222,8 @@ class Builder:
 
     # ---- lowering nodes
 
-    def source(self, name: str, meta: TensorMeta, strides: tuple[int, ...] | None = None) -> str:
-        return self.add(ir.Source(name, meta.shape, meta.dtype, strides if strides is not None else meta.strides))
+    def source(self, name: str, meta: TensorMeta) -> str:
+        return self.add(ir.Source(name, meta.shape, meta.dtype, meta.strides))
 
     def lower(self, node: Node, table: dict[str, Lowering]) -> CantLower | None:
         """Adds the node's value. Returns None, or the reason why the node isn't covered."""

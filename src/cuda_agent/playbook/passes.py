@@ -53,18 +53,12 @@ class _Rebuild:
 
     def visit(self, at: int) -> int:
         if at not in self.done:
-            old = self.source[at]
-            moved = replace(
-                old,
-                args=tuple(self.visit(a) for a in old.args),
-                coord=self._coord(old.coord),
-                guards=tuple(replace(b, coord=self._coord(b.coord)) for b in old.guards),
-            )
+            moved = self.source[at].mapped(self.visit, self.coord)
             ruled = self.rule(self, moved)
             self.done[at] = self.add(moved) if ruled is None else ruled
         return self.done[at]
 
-    def _coord(self, coord: Coord) -> Coord:
+    def coord(self, coord: Coord) -> Coord:
         return replace(coord, dynamic=tuple((self.visit(node), coef) for node, coef in coord.dynamic))
 
 
@@ -73,14 +67,7 @@ def _rebuilt(work: Kernel, rule: Callable[[_Rebuild, Expr], int | None]) -> Kern
     # The order of the nodes stays: the launcher's parameters follow the first use of each buffer.
     for at in range(len(work.nodes)):
         state.visit(at)
-    stores = tuple(
-        replace(
-            s,
-            node=state.visit(s.node),
-            coord=replace(s.coord, dynamic=tuple((state.visit(n), c) for n, c in s.coord.dynamic)),
-        )
-        for s in work.stores
-    )
+    stores = tuple(replace(s, node=state.visit(s.node), coord=state.coord(s.coord)) for s in work.stores)
     return replace(work, nodes=tuple(state.nodes), stores=stores)
 
 

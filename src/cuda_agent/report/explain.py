@@ -110,10 +110,9 @@ def _prose(text: str) -> Markup:
 @lru_cache(maxsize=1)
 def _identities() -> dict[str, str]:
     """Algebra rule -> its docstring."""
-    from cuda_agent.playbook.algebra import driver, expose, layout
+    from cuda_agent.playbook.algebra.driver import EVERY_RULE
 
-    rules = (*driver.RULES, *expose.RULES, *layout.RULES)
-    return {rule.__name__: " ".join((rule.__doc__ or "").split()) for rule in rules}
+    return {rule.__name__: " ".join((rule.__doc__ or "").split()) for rule in EVERY_RULE}
 
 
 def _rewrites(applied: Sequence[AppliedRule]) -> tuple[Rewrite, ...]:

@@ -1,7 +1,5 @@
-"""Algebraic rewrites of graphs. `rewrite` applies all of them and `split_derive` separates the values that depend on
-weights only."""
+"""Algebraic rewrites of graphs. `rewrite` applies all of them and separates the values that depend on weights only."""
 
-from cuda_agent.playbook.algebra.derive import split_derive
-from cuda_agent.playbook.algebra.driver import RewriteResult, rewrite
+from cuda_agent.playbook.algebra.driver import rewrite
 
-__all__ = ["RewriteResult", "rewrite", "split_derive"]
+__all__ = ["rewrite"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.core.plan import AppliedRule
@@ -13,8 +14,21 @@ _WEIGHT_KINDS = frozenset({ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONS
 _STOCHASTIC = ("rand", "bernoulli", "multinomial", "dropout", "normal_functional")
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
-#: a rewrite of one node. It emits new nodes before the node and returns the value that replaces it, or None.
+#: a rewrite of one node. It emits new nodes before the node and returns the value that replaces it. It returns None or
+#: raises NoMatch where it doesn't apply.
 Rule = Callable[["Draft", Node], "str | None"]
+
+
+class NoMatch(Exception):
+    """The rule doesn't apply to the node."""
+
+
+def tensors(*args: Arg) -> tuple[Ref, ...]:
+    """Returns the arguments. Raises NoMatch where one of them isn't a tensor."""
+    found = tuple(arg for arg in args if isinstance(arg, Ref))
+    if len(found) != len(args):
+        raise NoMatch
+    return found
 
 
 def aten(names: str) -> frozenset[str]:
@@ -200,8 +214,10 @@ def apply(graph: Graph, rules: Sequence[Rule], *, limit: int = 50) -> tuple[Grap
                 node = draft.node(name)
                 if node is None:
                     break
-                value = rule(draft, node)
-                if value is not None:
+                with suppress(NoMatch):
+                    value = rule(draft, node)
+                    if value is None:
+                        continue
                     draft.replace(name, value)
                     applied.append(AppliedRule(rule=rule.__name__, node=name))
         if len(applied) == before:

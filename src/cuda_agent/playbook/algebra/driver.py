@@ -8,11 +8,13 @@ from functools import wraps
 
 from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.plan import AppliedRule
-from cuda_agent.playbook.algebra import expose, fold, layout, lower, products, recurrent, tidy
+from cuda_agent.playbook.algebra import fold, library, lower, products, recurrent, tidy
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply
 
 RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *recurrent.RULES, *products.RULES, *fold.RULES)
+#: all rules, with the two that only some plans ask for.
+EVERY_RULE: tuple[Rule, ...] = (*RULES, library.expose_bias, library.channels_last)
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ def rewrite(
     """Applies every rewrite until none matches. The result computes the same function up to rounding, for finite
     values. Nodes for which `whole` is true are computed by a skill as they are, so they aren't rewritten."""
     rewritten, applied = apply(graph, RULES if whole is None else tuple(_sparing(rule, whole) for rule in RULES))
-    for wanted, rules in ((expose_biases, expose.RULES), (channels_last, layout.RULES)):
+    for wanted, rule in ((expose_biases, library.expose_bias), (channels_last, library.channels_last)):
         if wanted:
-            rewritten, more = apply(rewritten, rules)
+            rewritten, more = apply(rewritten, (rule,))
             applied += more
     derive, main = split_derive(rewritten)
     return RewriteResult(main, derive, applied)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, is_float
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, is_float
 from cuda_agent.playbook.algebra.emit import binary, cast, full, reshape, unary, wide
 from cuda_agent.playbook.algebra.match import Layer, Term, as_layer, as_term, channel_size, with_weights
 
@@ -70,24 +70,27 @@ def _vector(draft: Draft, at: Node, layer: Layer, value: Arg) -> Arg | None:
     return reshape(draft, at, value, (size,) if size > 1 else ())
 
 
-def _after_layer(draft: Draft, node: Node, ops: tuple[str, ...]) -> tuple[Term | None, Layer | None, Arg | None]:
+def _after_layer(draft: Draft, node: Node, ops: tuple[str, ...]) -> tuple[Term, Layer, Arg]:
     """Matches one of these operators on a layer's result that nothing else reads. Its bias, and for a scale its weight,
-    must be weights. Returns the term, the layer, and the other operand as a `_vector`."""
+    must be weights. Returns the term, the layer, and the other operand as a `_vector`. Raises NoMatch."""
     term = as_term(draft, node)
-    layer = as_layer(draft, draft.node(term.x)) if term and term.op in ops else None
-    if term is None or layer is None or draft.uses(term.x.ref) != 1 or not _same(draft, node, layer.node):
-        return None, None, None
+    layer = as_layer(draft, draft.node(term.x)) if term.op in ops else None
+    if layer is None or draft.uses(term.x.ref) != 1 or not _same(draft, node, layer.node):
+        raise NoMatch
     weights = (layer.weight, layer.bias) if "mul" in ops else (layer.bias,)
-    if not all(part is None or draft.is_weight(part) for part in weights):
-        return None, None, None
-    return term, layer, _vector(draft, node, layer, term.other)
+    vector = None
+    if all(part is None or draft.is_weight(part) for part in weights):
+        vector = _vector(draft, node, layer, term.other)
+    if vector is None:
+        raise NoMatch
+    return term, layer, vector
 
 
 def fold_scale(draft: Draft, node: Node) -> str | None:
     """(xWᵀ + b)·s = x(sW)ᵀ + sb for a weight or number s along the output channels of a linear layer or convolution.
     Likewise for division. Each weight is rounded once, which is within the error of the matrix product."""
     term, layer, scale = _after_layer(draft, node, ("mul", "div"))
-    if term is None or layer is None or scale is None or scale == 0:
+    if scale == 0:
         return None
     if isinstance(scale, Ref):
         scale = wide(draft, node, scale)
@@ -101,8 +104,6 @@ def fold_scale(draft: Draft, node: Node) -> str | None:
 def fold_shift(draft: Draft, node: Node) -> str | None:
     """(xWᵀ + b) + t = xWᵀ + (b + t) for a weight or number t along the output channels: one rounding less."""
     term, layer, shift = _after_layer(draft, node, ("add", "sub"))
-    if term is None or layer is None or shift is None:
-        return None
     if term.op == "sub":
         shift = unary(draft, node, "neg", shift) if isinstance(shift, Ref) else -float(str(shift))
     return _rebuilt(draft, node, layer, None, shift).ref

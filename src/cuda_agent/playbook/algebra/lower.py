@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, is_float
+from cuda_agent.playbook.algebra.draft import Draft, Rule, is_float, tensors
 from cuda_agent.playbook.algebra.emit import binary, cast, integers, linear, matmul, permute, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
 from cuda_agent.playbook.ir import contiguous_meta
@@ -32,10 +32,8 @@ def attention_to_products(draft: Draft, node: Node) -> str | None:
     products may use tensor cores, which torch's float32 path doesn't. One softmax kernel is between them."""
     if node.op != "aten.scaled_dot_product_attention.default":
         return None
-    q, k, v = node.args[:3]
+    q, k, v = tensors(*node.args[:3])
     mask, causal = node.argument(3, "attn_mask"), node.argument(5, "is_causal", False)
-    if not isinstance(q, Ref) or not isinstance(k, Ref) or not isinstance(v, Ref):
-        return None
     q_shape, k_shape = draft.meta(q).shape, draft.meta(k).shape
     if node.argument(4, "dropout_p", 0.0) != 0.0 or node.argument(7, "enable_gqa", False) or len(q_shape) < 3:
         return None
@@ -85,8 +83,8 @@ def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
     operands = node.args[1]
     if not isinstance(operands, list | tuple) or len(operands) != 2:
         return None
-    a, b = operands
-    if not isinstance(a, Ref) or not isinstance(b, Ref) or not is_float(draft.meta(a).dtype):
+    a, b = tensors(*operands)
+    if not is_float(draft.meta(a).dtype):
         return None
     letters = _letters(node.args[0], (len(draft.meta(a).shape), len(draft.meta(b).shape)))
     if letters is None:
@@ -139,8 +137,7 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     padding d·(k − 1) − p: exact. Libraries run forward convolutions faster."""
     if not CONVOLUTIONS.get(node.op) or not draft.is_weight(node.args[1]):
         return None
-    x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
-    assert isinstance(x, Ref) and isinstance(weight, Ref)
+    (x, weight), bias = tensors(*node.args[:2]), node.argument(2, "bias")
     shape = draft.meta(weight).shape
     dims = len(shape) - 2
     stride, padding = _numbers(node.argument(3, "stride"), dims, 1), _numbers(node.argument(4, "padding"), dims, 0)
@@ -168,8 +165,7 @@ def named_padding(draft: Draft, node: Node) -> str | None:
     name, _, form = node.op.removeprefix("aten.").partition(".")
     if form != "padding" or name not in ("conv1d", "conv2d", "conv3d"):
         return None
-    x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
-    assert isinstance(x, Ref) and isinstance(weight, Ref)
+    (x, weight), bias = tensors(*node.args[:2]), node.argument(2, "bias")
     shape, meta = draft.meta(weight).shape, draft.meta(x)
     dims = len(shape) - 2
     stride, dilation = (_numbers(node.argument(at, key), dims, 1) for at, key in ((3, "stride"), (5, "dilation")))
@@ -191,10 +187,8 @@ def time_first_to_forward(draft: Draft, node: Node) -> str | None:
     between permutations of dimensions: exact."""
     if node.op != "aten.conv_tbc.default":
         return None
-    x, weight, bias = node.args[:3]
+    (x, weight), bias = tensors(*node.args[:2]), node.args[2]
     padding = node.argument(3, "pad", 0)
-    if not isinstance(x, Ref) or not isinstance(weight, Ref):
-        return None
     signal = permute(draft, node, x, (1, 2, 0))
     filters = permute(draft, node, weight, (2, 1, 0))
     steps, batch, channels = draft.meta(node.name).shape
@@ -214,8 +208,7 @@ def bilinear_to_product(draft: Draft, node: Node) -> str | None:
         bias = node.argument(3, "bias")
     else:
         return None
-    if not (isinstance(x1, Ref) and isinstance(weight, Ref) and isinstance(x2, Ref)):
-        return None
+    x1, weight, x2 = tensors(x1, weight, x2)
     meta = draft.meta(node.name)
     (*lead, out), (_, size, other), dtype = meta.shape, draft.meta(weight).shape, meta.dtype
     matrices = reshape(draft, node, weight, (out * size, other))

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, aten, is_float
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, aten, is_float, tensors
 from cuda_agent.playbook.algebra.emit import integers
 
 CONVOLUTIONS = {
@@ -22,6 +22,7 @@ _VIEWS = aten(
     "select.int detach alias numpy_T flatten.using_ints unflatten.int expand_as"
 )
 _SUMS = aten("sum.dim_IntList mean.dim sum mean")
+_TERMS = aten(" ".join(f"{op}.Tensor {op}.Scalar" for op in ("mul", "div", "add", "sub")))
 
 
 def is_view(node: Node) -> bool:
@@ -39,16 +40,14 @@ class Reduction:
     keepdim: bool
 
 
-def as_reduction(draft: Draft, node: Node | None) -> Reduction | None:
-    """Matches a sum or mean whose result has the operand's type."""
+def as_reduction(draft: Draft, node: Node | None) -> Reduction:
+    """Matches a sum or mean whose result has the operand's type. Raises NoMatch for others."""
     if node is None or node.op not in _SUMS:
-        return None
-    x = node.args[0]
-    if not isinstance(x, Ref):
-        return None
+        raise NoMatch
+    (x,) = tensors(node.args[0])
     meta = draft.meta(x)
     if not is_float(meta.dtype) or draft.meta(node.name).dtype != meta.dtype:
-        return None
+        raise NoMatch
     op = "sum" if node.op.startswith("aten.sum") else "mean"
     rank = len(meta.shape)
     if node.op.endswith("default"):
@@ -66,24 +65,20 @@ class Term:
     other: Arg
 
 
-def as_term(draft: Draft, node: Node | None, *, weights_only: bool = True) -> Term | None:
+def as_term(draft: Draft, node: Node | None, *, weights_only: bool = True) -> Term:
     """Matches a product, quotient, sum or difference of a floating-point value and a number or a weight, with alpha 1.
-    Without `weights_only` both operands may depend on the input."""
-    if node is None or len(node.args) < 2 or len(node.outputs) != 1:
-        return None
-    op = {"mul": "mul", "div": "div", "add": "add", "sub": "sub"}.get(node.op.removeprefix("aten.").split(".")[0])
-    if op is None or node.op.split(".")[2] not in ("Tensor", "Scalar") or node.argument(2, "alpha", 1) != 1:
-        return None
+    Without `weights_only` both operands may depend on the input. Raises NoMatch for others."""
+    if node is None or node.op not in _TERMS or len(node.args) < 2 or node.argument(2, "alpha", 1) != 1:
+        raise NoMatch
+    op = node.op.split(".")[1]
     a, b = node.args[0], node.args[1]
     if weights_only and op in ("mul", "add") and draft.is_weight(a) and not draft.is_weight(b):
         a, b = b, a
-    if not isinstance(a, Ref) or not is_float(draft.meta(a).dtype) or not is_float(draft.meta(node.name).dtype):
-        return None
-    if isinstance(b, Ref):
-        if not is_float(draft.meta(b).dtype) or (weights_only and not draft.is_weight(b)):
-            return None
-    elif draft.literal(b) is None:
-        return None
+    (a,) = tensors(a)
+    floats = [a, Ref(ref=node.name), *((b,) if isinstance(b, Ref) else ())]
+    fits = draft.is_weight(b) or not weights_only if isinstance(b, Ref) else draft.literal(b) is not None
+    if not fits or not all(is_float(draft.meta(value).dtype) for value in floats):
+        raise NoMatch
     return Term(op, a, b)
 
 
@@ -113,8 +108,7 @@ def as_layer(draft: Draft, node: Node | None) -> Layer | None:
     """Matches a linear layer or convolution."""
     if node is None or len(node.args) < 2:
         return None
-    x, weight = node.args[0], node.args[1]
-    bias = node.argument(2, "bias")
+    x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
     if not isinstance(x, Ref) or not isinstance(weight, Ref) or not (bias is None or isinstance(bias, Ref)):
         return None
     rank = len(draft.meta(node.name).shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, is_float, tensors
 from cuda_agent.playbook.algebra.emit import binary, cast, linear, matmul, permute, reduce, reshape, transpose, wide
 from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term, is_identity_mask
 
@@ -59,8 +59,8 @@ def diagonal_product(draft: Draft, node: Node) -> str | None:
     in the dense product doesn't arise."""
     if node.op not in _PRODUCTS:
         return None
-    a, b = node.args[:2]
-    if not isinstance(a, Ref) or not isinstance(b, Ref) or node.argument(2, "bias") is not None:
+    a, b = tensors(*node.args[:2])
+    if node.argument(2, "bias") is not None:
         return None
     is_linear = node.op == "aten.linear.default"
     left = _diagonal(draft, node, a)
@@ -81,10 +81,8 @@ def matrix_vector(draft: Draft, node: Node) -> str | None:
     summation changes."""
     if node.op not in ("aten.mv.default", "aten.dot.default", "aten.matmul.default"):
         return None
-    a, v = node.args[:2]
-    if not isinstance(a, Ref) or not isinstance(v, Ref) or not is_float(draft.meta(a).dtype):
-        return None
-    if len(draft.meta(v).shape) != 1:
+    a, v = tensors(*node.args[:2])
+    if not is_float(draft.meta(a).dtype) or len(draft.meta(v).shape) != 1:
         return None
     total = dot_rows(draft, node, a, v, keepdim=False)
     return cast(draft, node, total, draft.meta(node.name).dtype).ref
@@ -93,9 +91,9 @@ def matrix_vector(draft: Draft, node: Node) -> str | None:
 def narrow_linear(draft: Draft, node: Node) -> str | None:
     """A linear layer with one output is a dot product of each row with the weight: sum(x·w, -1) + b. Only the order of
     summation changes."""
-    if node.op != "aten.linear.default" or not isinstance(node.args[0], Ref) or not isinstance(node.args[1], Ref):
+    if node.op != "aten.linear.default":
         return None
-    x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
+    (x, weight), bias = tensors(*node.args[:2]), node.argument(2, "bias")
     outputs, inner = draft.meta(weight).shape
     if outputs != 1 or inner == 1:
         return None
@@ -112,11 +110,9 @@ def batched_vectors(draft: Draft, node: Node) -> str | None:
     summation changes."""
     if node.op not in _BATCHED:
         return None
-    a, b = node.args[:2]
-    if not isinstance(a, Ref) or not isinstance(b, Ref) or not is_float(draft.meta(a).dtype):
-        return None
+    a, b = tensors(*node.args[:2])
     left, right, meta = draft.meta(a), draft.meta(b), draft.meta(node.name)
-    if min(len(left.shape), len(right.shape)) < 3 or left.shape[-1] == 1:
+    if not is_float(left.dtype) or min(len(left.shape), len(right.shape)) < 3 or left.shape[-1] == 1:
         return None
     batch = meta.shape[:-2]
     if right.shape[-1] == 1 and left.shape[:-2] == batch:
@@ -141,12 +137,12 @@ def _finish(draft: Draft, at: Node, value: Ref, found: Reduction, dims: tuple[in
     return reshape(draft, at, value, draft.meta(at.name).shape).ref
 
 
-def _reduced_product(draft: Draft, node: Node, ops: frozenset[str]) -> tuple[Reduction | None, Node]:
-    """Matches a reduction of a product that nothing else reads. Returns the reduction, or None, and the product."""
+def _reduced_product(draft: Draft, node: Node, ops: frozenset[str]) -> tuple[Reduction, Node]:
+    """Returns a reduction and the product that it reduces and that nothing else reads. Raises NoMatch."""
     found = as_reduction(draft, node)
-    source = draft.node(found.x) if found else None
-    if found is None or source is None or draft.uses(found.x.ref) != 1 or source.op not in ops:
-        return None, node
+    source = draft.node(found.x)
+    if source is None or draft.uses(found.x.ref) != 1 or source.op not in ops:
+        raise NoMatch
     return found, source
 
 
@@ -155,11 +151,9 @@ def reduced_columns(draft: Draft, node: Node) -> str | None:
     matrix–vector product of O(MK) instead of O(MNK). Sums are in float32 at least. Only the order of summation
     changes."""
     found, source = _reduced_product(draft, node, _LINEAR)
-    if found is None:
-        return None
     rank = len(draft.meta(found.x).shape)
-    x, weight = source.args[:2]
-    if rank - 1 not in found.dims or not isinstance(x, Ref) or not isinstance(weight, Ref):
+    x, weight = tensors(*source.args[:2])
+    if rank - 1 not in found.dims:
         return None
     vector = reduce(draft, node, found.op, wide(draft, node, weight), (0,))
     total = dot_rows(draft, node, x, vector, keepdim=True)
@@ -173,12 +167,10 @@ def reduced_rows(draft: Draft, node: Node) -> str | None:
     """The sum over T rows (tokens, batch) of xWᵀ + b is (Σ x)Wᵀ + T·b, the mean is (mean x)Wᵀ + b. The product shrinks
     by a factor of T. Only the order of summation changes."""
     found, source = _reduced_product(draft, node, _LINEAR)
-    if found is None:
-        return None
     shape = draft.meta(found.x).shape
-    x, weight, bias = source.args[0], source.args[1], source.argument(2, "bias")
+    (x, weight), bias = tensors(*source.args[:2]), source.argument(2, "bias")
     rows = math.prod(shape[dim] for dim in found.dims)
-    if len(shape) - 1 in found.dims or rows == 1 or not isinstance(x, Ref) or not isinstance(weight, Ref):
+    if len(shape) - 1 in found.dims or rows == 1:
         return None
     if isinstance(bias, Ref) and found.op == "sum":
         if not draft.is_weight(bias):
@@ -194,11 +186,9 @@ def reduced_batched(draft: Draft, node: Node) -> str | None:
     """Over columns Σₙ (A·B)ₙ = A·(Σₙ Bₙ), over rows Σₘ (A·B)ₘ = (Σₘ Aₘ)·B. Likewise for means. Only the order of
     summation changes."""
     found, source = _reduced_product(draft, node, _BATCHED)
-    if found is None:
-        return None
-    a, b = source.args[:2]
+    a, b = tensors(*source.args[:2])
     rank = len(draft.meta(found.x).shape)
-    if not isinstance(a, Ref) or not isinstance(b, Ref) or min(len(draft.meta(a).shape), len(draft.meta(b).shape)) < 2:
+    if min(len(draft.meta(a).shape), len(draft.meta(b).shape)) < 2:
         return None
     if rank - 1 in found.dims:
         right = draft.meta(b).shape
@@ -217,10 +207,8 @@ def split_reduction(draft: Draft, node: Node) -> str | None:
     """A sum or mean of P ± z (equal shapes) or of P·c is applied to each part, where P is a product that nothing else
     reads. The product can then shrink. Only the order of summation changes."""
     found = as_reduction(draft, node)
-    term = as_term(draft, draft.node(found.x), weights_only=False) if found else None
-    if found is None or term is None or draft.uses(found.x.ref) != 1:
-        return None
-    if draft.meta(found.x).dtype != draft.meta(term.x).dtype:
+    term = as_term(draft, draft.node(found.x), weights_only=False)
+    if draft.uses(found.x.ref) != 1 or draft.meta(found.x).dtype != draft.meta(term.x).dtype:
         return None
     if term.op in ("mul", "div") and not isinstance(term.other, Ref):
         inner = draft.node(term.x)
@@ -248,9 +236,7 @@ def merge_linears(draft: Draft, node: Node) -> str | None:
     inner = draft.node(node.args[0]) if node.op == "aten.linear.default" else None
     if inner is None or inner.op != "aten.linear.default" or draft.uses(inner.name) != 1:
         return None
-    x, first, second = inner.args[0], inner.args[1], node.args[1]
-    if not isinstance(x, Ref) or not isinstance(first, Ref) or not isinstance(second, Ref):
-        return None
+    x, first, second = tensors(*inner.args[:2], node.args[1])
     biases = (inner.argument(2, "bias"), node.argument(2, "bias"))
     if not all(bias is None or draft.is_weight(bias) for bias in (first, second, *biases)):
         return None

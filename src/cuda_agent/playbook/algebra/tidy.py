@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout
+from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout, tensors
 from cuda_agent.playbook.algebra.emit import binary, integers, linear, matmul, permute, reduce, reshape, transpose
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
 from cuda_agent.playbook.ir import contiguous_meta
@@ -53,7 +53,7 @@ def merge_scalars(draft: Draft, node: Node) -> str | None:
     """(x·a)·b = x·(ab), (x/a)·b = x·(b/a), (x + a) + b = x + (a + b), and the like; x·1 = x/1 = x + 0 = x. This saves
     one rounding. The merged number is computed in float64 and must neither overflow nor vanish."""
     outer = as_term(draft, node)
-    if outer is None or draft.meta(outer.x).dtype != draft.meta(node.name).dtype:
+    if draft.meta(outer.x).dtype != draft.meta(node.name).dtype:
         return None
     value = draft.literal(outer.other)
     if value is None or isinstance(outer.other, Ref):
@@ -61,7 +61,7 @@ def merge_scalars(draft: Draft, node: Node) -> str | None:
     if value == (1 if outer.op in ("mul", "div") else 0) and node.name not in draft.outputs:
         return outer.x.ref
     inner = as_term(draft, draft.node(outer.x))
-    if inner is None or isinstance(inner.other, Ref) or draft.uses(outer.x.ref) != 1:
+    if isinstance(inner.other, Ref) or draft.uses(outer.x.ref) != 1:
         return None
     first = draft.literal(inner.other)
     if first is None or draft.meta(inner.x).dtype != draft.meta(outer.x).dtype:
@@ -98,8 +98,8 @@ def merge_reductions(draft: Draft, node: Node) -> str | None:
     """The sum over b of (sum over a of x) is the sum over a and b of x. Likewise for means, whose groups have equal
     sizes. Only the order of summation changes."""
     outer = as_reduction(draft, node)
-    inner = as_reduction(draft, draft.node(outer.x)) if outer else None
-    if outer is None or inner is None or inner.op != outer.op or draft.uses(outer.x.ref) != 1:
+    inner = as_reduction(draft, draft.node(outer.x))
+    if inner.op != outer.op or draft.uses(outer.x.ref) != 1:
         return None
     rank = len(draft.meta(inner.x).shape)
     kept = list(range(rank)) if inner.keepdim else [dim for dim in range(rank) if dim not in inner.dims]
@@ -156,9 +156,8 @@ def product_to_linear(draft: Draft, node: Node) -> str | None:
         x, right = node.args[:2]
     else:
         return None
-    if not isinstance(x, Ref) or not isinstance(right, Ref) or not is_float(draft.meta(x).dtype):
-        return None
-    if len(draft.meta(right).shape) != 2 or len(draft.meta(x).shape) < 2:
+    x, right = tensors(x, right)
+    if not is_float(draft.meta(x).dtype) or len(draft.meta(right).shape) != 2 or len(draft.meta(x).shape) < 2:
         return None
     weight = _transposed(draft, node, right)
     if isinstance(bias, Ref) and draft.meta(bias).shape != draft.meta(weight).shape[:1]:
@@ -172,13 +171,11 @@ def added_product(draft: Draft, node: Node) -> str | None:
     name = node.op.removeprefix("aten.").removesuffix(".default")
     if name not in ("addmm", "baddbmm", "addmv", "addbmm"):
         return None
-    c, a, b = node.args[:3]
     factors = [node.argument(3 + place, word, 1) for place, word in enumerate(("beta", "alpha"))]
     beta, alpha = factors
     if name == "addmm" and factors == [1, 1]:
         return None
-    if not isinstance(a, Ref) or not isinstance(b, Ref) or not isinstance(c, Ref):
-        return None
+    c, a, b = tensors(*node.args[:3])
     if not is_float(draft.meta(a).dtype) or not all(isinstance(factor, int | float) for factor in factors):
         return None
     if name == "addmv":

@@ -19,8 +19,8 @@ def permute(b: Builder, node: Node) -> str:
 
 
 def transpose(b: Builder, node: Node) -> str:
-    order = list(range(len(b.value(b.arg(node, 0)).shape)))
-    i, j = b.args(node, 1, 2)
+    x, i, j = b.args(node, 0, 1, 2)
+    order = list(range(b.rank(x)))
     if order:
         order[i], order[j] = order[j], order[i]
     return _permuted(b, node, order)

@@ -16,11 +16,11 @@ from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, S
 from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, launch_step, plain_copy, readable_windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
-#: of a head.
+#: the largest width of a head.
 MOST_WIDTH = 128
-#: the first one is nearly as precise as float32: what stands where a faster one's TF32 isn't precise enough.
+#: the number of settings. The first one is nearly as precise as float32, for tasks that plain TF32 would fail.
 CONFIGS = 5
-#: of a load: rows and heads lie at multiples of 16 bytes.
+#: elements of a load of 16 bytes. Rows and heads begin at multiples of these.
 _WORDS = 4
 
 
@@ -70,14 +70,14 @@ def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precisio
 
 
 def batch_levels(sizes: Sequence[int], views: Sequence[StridedView]) -> tuple[tuple[int, ...], ...] | None:
-    """The batch dimensions as two levels: (size, stride of each view), outer first; None where they need more."""
+    """Returns the batch dimensions as two levels (size, stride of each view), outer first, or None for more levels."""
     levels = collapsed(sizes, *(view.strides[: len(sizes)] for view in views))
     nothing = (1, *(0 for _ in views))
     return None if len(levels) > 2 else tuple([nothing] * (2 - len(levels)) + levels)
 
 
 def _is_readable(view: StridedView) -> bool:
-    """Whether rows are contiguous and all that begins, begins at 16 bytes."""
+    """Returns whether rows are contiguous and every row and head begins at a multiple of 16 bytes."""
     steps = (*view.strides[:-1], view.offset)
     return view.strides[-1] == 1 and all(step % _WORDS == 0 for step in steps)
 
@@ -102,11 +102,9 @@ def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
         else:
             a, b = (int(str(dim)) % rank for dim in users[0].args[1:3])
             order[a], order[b] = order[b], order[a]
-        steps = dict(zip(order, ir.contiguous([plain.shape[dim] for dim in order]), strict=True))
-        strides = tuple(steps[dim] for dim in range(rank))
+        strides = ir.ordered_strides(plain.shape, order)
     view = replace(plain, strides=strides)
-    dense = sorted(zip(strides, plain.shape, strict=True))
-    is_dense = all(step == math.prod(n for _, n in dense[:at]) for at, (step, n) in enumerate(dense) if n > 1)
+    is_dense = ir.same_strides(plain.shape, ir.dense_strides(plain.shape, strides), strides)
     return view if is_dense and _is_readable(view) else plain
 
 
@@ -114,7 +112,7 @@ class AttentionSkill(Skill):
     """scaled_dot_product_attention in float32 where TF32 is allowed, with or without a causal mask."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The step for an attention that the algebra left whole. Puts operands into memory that aren't there yet."""
+        """Returns the step for an attention that the algebra left whole. Puts its operands into memory."""
         call = read(node, state.meta, state.device, state.precision)
         if call is None:
             return None
@@ -166,7 +164,7 @@ class AttentionSkill(Skill):
 
 
 def kernel(width: int) -> str:
-    """The source for heads of this size."""
+    """Returns the source for heads of this size."""
     text = resources.files(__package__).joinpath("attention.cu").read_text()
     return text.replace("#define HEAD 64", f"#define HEAD {width}").replace(
         "launch_attention_64", f"launch_attention_{width}"

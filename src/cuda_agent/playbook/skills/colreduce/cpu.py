@@ -42,7 +42,7 @@ class _Columns:
         return decode(self.work, self.work.row_axes[:-1], "outer", "long")
 
     def prepared(self, roots: list[int], suffix: str) -> list[str]:
-        """Row-level operands that cost something, as arrays over the tile, before the loop over columns."""
+        """Returns statements before the loop over columns: they compute costly row-level operands as arrays."""
         wanted: set[int] = set()
         for at in self.printer.needed(roots):
             if at in self.full:
@@ -102,17 +102,15 @@ class _Columns:
         full, single = self.work.full_stores, self.work.row_stores
         before = self._begin(len(self.sweeps))
         state = dict(self.printer.known)
-        row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
+        row_lines = self.printer.stored(single, Device.CPU)
         self.printer.known = state
         before += self.prepared([s.node for s in full], "_last")
-        body = self.printer.statements([s.node for s in full])
-        body += [self.printer.assign(s, Device.CPU) for s in full]
+        body = self.printer.stored(full, Device.CPU)
         return {"before": before, "row_output": row_lines, "decode": self.decode_cols(), "body": body}
 
 
 def source(work: Kernel, name: str) -> str:
-    """The kernel's file."""
+    """Returns the kernel's source."""
     work = exact(work)
     outer, inner, cols = ir.numel(work.rows[:-1]), work.rows[-1], ir.numel(work.cols)
     tile = min(_TILE, inner)

@@ -43,7 +43,7 @@ class _Columns(Lanes):
         return decode(self.work, self.work.col_axes, "col", "Index")
 
     def _after(self, number: int) -> None:
-        """The results of the first sweeps, as fields of this lane's states."""
+        """Makes the results of the first sweeps known, as fields of this lane's states."""
         self.printer.known = {}
         for k in range(number):
             self.printer.known |= state_text(self.work, self.sweeps[k].reduces, f"state{k}[j]", "1").results
@@ -59,26 +59,24 @@ class _Columns(Lanes):
         for at in bodies:
             body.append(f"const {C_TYPES[self.work.nodes[at].type]} b{at}[1] = {{{self.printer.known[at]}}};")
         return {
-            "fields": text.fields,
-            "merge": text.merge,
+            "state": text,
             "declarations": declarations,
             "decode": self.decode_cols(),
             "loads": loads,
             "body": body,
             "accumulate": _one_value(text.accumulate),
-            "bytes": text.bytes,
             "in_parts": parts,
         }
 
     def in_parts(self, reduces: Sequence[int]) -> bool:
-        """Whether a sweep only adds floats, and many of them."""
+        """Returns whether a sweep adds many floats and does nothing else."""
         only_sums = all(self.work.nodes[at].name == "sum" and self.work.nodes[at].type == "f32" for at in reduces)
         return only_sums and ir.numel(self.work.cols) >= _LONG
 
     def outputs(self) -> dict[str, Any]:
         full, single = self.work.full_stores, self.work.row_stores
         self._after(len(self.sweeps))
-        row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
+        row_lines = self.printer.stored(single, Device.CUDA)
         self._after(len(self.sweeps))
         roots = [s.node for s in full]
         declarations, loads = self.early(self.printer.needed(roots))
@@ -96,14 +94,14 @@ class _Columns(Lanes):
 
 
 def _one_value(lines: Sequence[str]) -> list[str]:
-    """Loops over a single value, without their loop; `j` is the lane whose state it joins."""
+    """Returns the statements of loops over a single value without the loops. `j` is the lane whose state it joins."""
     head = "for (int j = 0; j < 1; ++j) "
     alone = (line.removeprefix(head) for line in lines if line != "#pragma unroll")
     return [re.sub(r"\b(b\d+)\[j\]", r"\1[0]", line) for line in alone]
 
 
 def configs(outer: int, inner_vectors: int, cols: int) -> list[tuple[int, int, int]]:
-    """(threads along results, threads along the reduced axis, blocks that share it), the most promising first."""
+    """Returns (threads along results, threads along the reduced axis, blocks that share it), the best guess first."""
     tx = 1
     while tx < 32 and tx < inner_vectors:
         tx *= 2
@@ -123,7 +121,7 @@ def configs(outer: int, inner_vectors: int, cols: int) -> list[tuple[int, int, i
 
 
 def source(work: Kernel, name: str) -> tuple[str, int, int]:
-    """(the kernel's file, number of configs, bytes of scratch)."""
+    """Returns (the kernel's source, number of configs, bytes of scratch)."""
     work = online(work)
     along = len(work.rows) - 1
     width, crooked = lane_width(work, along, cap=4)

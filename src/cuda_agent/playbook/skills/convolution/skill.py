@@ -10,7 +10,7 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.geometry import Convolution, read
-from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, plain_copy, windows
+from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, readable_windows, windows
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -27,13 +27,13 @@ DECLARATION = (
 
 
 def _is_plain(view: StridedView, width: int) -> bool:
-    """Whether the value lies row-major from an address that is a multiple of 16 bytes."""
+    """Returns whether the value lies row-major from an address that is a multiple of 16 bytes."""
     pairs = collapsed(view.shape, view.strides)
     return (not pairs or (len(pairs) == 1 and pairs[0][1] == 1)) and view.offset * width % 16 == 0
 
 
 def geometry_numbers(call: Convolution, precision: Precision, relu: bool, last: bool = False) -> list[int]:
-    """The numbers that the launcher takes; one spatial dimension counts as two, the first of size 1."""
+    """Returns the numbers that the launcher takes. One spatial dimension becomes two, the first of size 1."""
     axes = [(a.size, a.result, a.filter, a.before, a.after, a.stride, a.dilation) for a in call.axes]
     if len(axes) == 1:
         axes.insert(0, (1, 1, 1, 0, 0, 1, 1))
@@ -48,12 +48,9 @@ def _fused_relu(state: PlanState, node: Node) -> Node | None:
     return users[0] if alone and users[0].op == "aten.relu.default" else None
 
 
-def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[StridedView]) -> Claim:
+def _cuda_step(state: PlanState, node: Node, call: Convolution, names: list[str]) -> Claim:
     width = 4 if call.result.dtype == "float32" else 2
-    names = [name for name in (call.x, call.weight, call.bias) if name is not None]
-    views = [
-        view if _is_plain(view, width) else plain_copy(state, name) for view, name in zip(views, names, strict=True)
-    ]
+    views = readable_windows(state, names, lambda view: _is_plain(view, width))
     relu = _fused_relu(state, node)
     result = relu.name if relu is not None else node.name
     numbers = geometry_numbers(call, state.precision, relu is not None)
@@ -62,7 +59,7 @@ def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[Stri
 
 
 def reads_channels_last(call: Convolution) -> bool:
-    """Whether cuDNN's engines for channels-last tensors take the call without padded channels."""
+    """Returns whether cuDNN's engines for channels-last tensors take the call without padded channels."""
     multiple = 4 if call.result.dtype == "float32" else 8
     batched = len(call.result.shape) == len(call.axes) + 2
     return batched and call.groups == 1 and call.in_channels % multiple == 0 and call.out_channels % multiple == 0
@@ -93,7 +90,7 @@ def _last_step(state: PlanState, node: Node, call: Convolution) -> Claim | None:
 
 
 def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int, buffer: Buffer, configs: int) -> Step:
-    """The step that calls the library on x, weight and, where there is one, bias."""
+    """Returns the step that calls the library on x, weight and, where there is one, bias."""
     name, out = f"convolution_{cpp_name(node.name)}", cpp_name(buffer.name)
     tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
     x, weight, *rest = [pointer(view, width) for view in views]
@@ -178,8 +175,10 @@ class ConvolutionSkill(Skill):
             claim = _last_step(state, node, call)
             if claim is not None:
                 return claim
-        views = windows(state, [name for name in (call.x, call.weight, call.bias) if name is not None])
-        return _cuda_step(state, node, call, views) if state.device is Device.CUDA else _cpu_step(node, call, views)
+        names = [name for name in (call.x, call.weight, call.bias) if name is not None]
+        if state.device is Device.CUDA:
+            return _cuda_step(state, node, call, names)
+        return _cpu_step(node, call, windows(state, names))
 
     def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
         return Options(channels_last=True) if used and device is Device.CUDA else None

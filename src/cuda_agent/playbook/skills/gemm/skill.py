@@ -15,8 +15,8 @@ from cuda_agent.playbook.skills.shared.operands import (
     Matrix,
     batched_matrices,
     buffers,
-    checked_call,
     flat_matrix,
+    launch_step,
     matrix_in_memory_order,
     plain_copy,
     product_files,
@@ -29,15 +29,18 @@ _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _OPERATORS = frozenset(f"aten.{name}.default" for name in ("linear", "addmm", "mm", "bmm", "matmul"))
 #: cuBLASLt's first sixteen choices and cuBLAS.
 CONFIGS = 17
-#: with fewer rows, matrices that share their right side are copied into one: the library would read it anew for each.
+#: with fewer rows, matrices that share their right side are copied into one, since the library would read it again
+#: for each.
 _FEW_ROWS = 64
 
-DECLARATION = (
-    'extern "C" int launch_gemm(void* d, const void* a, const void* b, const void* bias, long long m, long long n, '
-    "long long k, long long batch, long long lda, long long ldb, long long ldd, long long stride_a, "
-    "long long stride_b, long long stride_d, long long outer, long long outer_a, long long outer_b, "
-    "long long outer_d, int transpose_a, int transpose_b, int type, int math, int activation, int config, "
-    "cudaStream_t stream);"
+#: the launcher's parameters from `m` to `activation`.
+_NUMBERS = (
+    *(
+        f"long long {name}"
+        for name in ("m", "n", "k", "batch", "lda", "ldb", "ldd", "stride_a", "stride_b", "stride_d")
+    ),
+    *(f"long long {name}" for name in ("outer", "outer_a", "outer_b", "outer_d")),
+    *(f"int {name}" for name in ("transpose_a", "transpose_b", "type", "math", "activation")),
 )
 
 
@@ -80,7 +83,7 @@ def _transposed(view: StridedView) -> StridedView:
 
 
 def _operands(node: Node) -> tuple[list[str], bool]:
-    """The values of left, right and, where there is one, bias; and whether right is given transposed."""
+    """Returns the values of left, right and, where there is one, bias, and whether right is given transposed."""
     names = [arg.ref if isinstance(arg, Ref) else None for arg in (*node.args, *node.kwargs.values())]
     if node.op == "aten.addmm.default":
         names = [*names[1:3], names[0], *names[3:]]
@@ -91,7 +94,7 @@ def _operands(node: Node) -> tuple[list[str], bool]:
 
 
 def product_of(state: PlanState, node: Node) -> Product:
-    """Raises DoesNotApply."""
+    """Returns the product that a node computes. Raises DoesNotApply for others."""
     meta = node.outputs[0]
     if node.op not in _OPERATORS or meta is None or meta.dtype not in _TYPES or 0 in meta.shape:
         raise DoesNotApply(node.name)
@@ -114,7 +117,7 @@ def product_of(state: PlanState, node: Node) -> Product:
 
 
 def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product:
-    """The product of values that lie so. Raises DoesNotApply where the library can't read them there."""
+    """Returns the product of these operands. Raises DoesNotApply where the library can't read them where they lie."""
     x, right, *rest = views
     bias = rest[0] if rest else None
     _check_bias(bias, meta.shape[-1])
@@ -135,7 +138,7 @@ def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product
 
 
 def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
-    """The activation behind the product that the library's epilogue computes exactly, and its code."""
+    """Returns the activation after the product that the library's epilogue computes exactly, and its number."""
     users = state.users(node.name)
     if len(users) != 1 or state.is_output(node.name):
         return None, 0
@@ -148,7 +151,7 @@ def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
 
 
 def launch_numbers(product: Product, precision: Precision, activation: int) -> list[int]:
-    """The launcher's arguments from `m` to `activation`."""
+    """Returns the launcher's arguments from `m` to `activation`."""
     a, b, size = product.left, product.right, product.m * product.n
     return [
         *(product.m, product.n, product.k, a.batch, a.ld, b.ld, product.n, a.batch_stride, b.batch_stride, size),
@@ -164,19 +167,16 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     a, b, width = product.left, product.right, 4 if product.dtype == "float32" else 2
     layout = "".join("t" if matrix.transposed else "n" for matrix in (a, b))
     tunable = f"gemm_{a.outer * a.batch}x{product.m}x{product.n}x{product.k}_{layout}"
-    bias = pointer(product.bias, width)
-    numbers = launch_numbers(product, state.precision, activation)
-    call = (
-        f"launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a, width)}, "
-        f"{pointer(b, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream)"
-    )
-    step = Step(
-        name=name,
-        inputs=buffers((product.left, product.right, product.bias)),
+    operands = {"a": pointer(a, width), "b": pointer(b, width), "bias": pointer(product.bias, width)}
+    numbers = map(str, launch_numbers(product, state.precision, activation))
+    step = launch_step(
+        name,
+        "launch_gemm",
+        {"void* d": f"{cpp_name(result)}.data_ptr()", **operands, **dict(zip(_NUMBERS, numbers, strict=True))},
+        {},
+        inputs=buffers((a, b, product.bias)),
         outputs=(Buffer(result, product.meta),),
         files=product_files(),
-        declaration=DECLARATION,
-        call=checked_call(name, call),
         tunables={tunable: CONFIGS},
     )
     return Claim(step, frozenset({node.name, result}))
@@ -187,7 +187,7 @@ def _braces(numbers: list[int] | tuple[int, ...]) -> str:
 
 
 def _as_tensor(matrix: Matrix) -> str:
-    """One outer step of the operand as a view of its buffer, for torch's own product."""
+    """Returns one outer step of the operand as a view of its buffer, for torch's own product."""
     sizes, strides = [matrix.rows, matrix.columns], [1, matrix.ld] if matrix.transposed else [matrix.ld, 1]
     if matrix.batch > 1:
         sizes, strides = [matrix.batch, *sizes], [matrix.batch_stride, *strides]
@@ -227,8 +227,8 @@ class Gemm(Skill):
     """linear, addmm, mm, bmm and matmul of float32, bfloat16 and float16 operands."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The step for a matrix product, on cuda with a ReLU or tanh-GELU behind it. None for anything else. Puts
-        operands into memory that aren't there yet."""
+        """Returns the step for a matrix product, on cuda together with a following ReLU or tanh-GELU. Puts its
+        operands into memory. Raises DoesNotApply for other nodes."""
         product = product_of(state, node)
         return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, decode, render, storage_type
+from cuda_agent.playbook.codegen import Printer, decode, render
 from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.pointwise import tiled
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
-from cuda_agent.playbook.skills.shared.launchers import common, kernel_step
+from cuda_agent.playbook.skills.shared.launchers import common, kernel_step, streamed
 
 #: (threads, vectors in flight a thread) on cuda; the first is the default.
 CONFIGS = ((256, 2), (256, 1), (128, 4), (512, 2), (256, 4))
 _TILE = 2048
-#: results from this size on are written past the caches by default.
-_LARGE_BYTES = 64 << 20
 
 
 def _cuda(work: Kernel, name: str) -> str:
@@ -58,19 +55,6 @@ def _cpu(work: Kernel, name: str) -> str:
 
     printer = Printer(work, axis)
     body = printer.statements([s.node for s in work.stores])
-    buffers, direct, buffered, copies = [], [], [], []
-    for number, store in enumerate(work.stores):
-        type_, target = storage_type(store.dtype, Device.CPU), cpp_name(store.name)
-        value = f"narrow<{type_}>({printer.known[store.node]})"
-        direct.append(f"{target}[{printer.address(store.coord)}] = {value};")
-        if store.coord.coef((last, 0)) == 1:
-            base = printer.address(store.coord, without=last)
-            buffers.append(f"alignas(64) {type_} y{number}[TILE];")
-            buffered.append(f"y{number}[k] = {value};")
-            copies.append(f"stream_copy({target} + {base} + begin, y{number}, count * sizeof({type_}));")
-        else:
-            buffered.append(direct[-1])
-    written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores) * ir.numel(work.cols)
     return render(
         "pointwise/pointwise.cpp.j2",
         {
@@ -82,11 +66,7 @@ def _cpu(work: Kernel, name: str) -> str:
             "outer_body": inner < 256,
             "decode": decode(work, work.col_axes[:-1], "outer", "long"),
             "body": body,
-            "buffers": buffers,
-            "direct_stores": direct,
-            "buffered_stores": buffered,
-            "copies": copies,
-            "large": written >= _LARGE_BYTES,
+            **streamed(printer, work.stores, last, "k"),
         },
     )
 

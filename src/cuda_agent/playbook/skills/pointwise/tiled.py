@@ -31,7 +31,7 @@ class Tiling:
 
 
 def tiling(work: Kernel) -> Tiling | None:
-    """How to tile a kernel without reductions; None where no operand asks for it."""
+    """Returns the tiling of a kernel without reductions, or None where no operand needs one."""
     last, sizes = len(work.cols) - 1, work.cols
     if sizes[last] < _SMALLEST or all(store.coord.coef((last, 0)) != 1 for store in work.stores):
         return None
@@ -64,7 +64,7 @@ def _rounded(size: int, step: int) -> int:
 
 
 def _moved(work: Kernel, at: int) -> int:
-    """Bytes that a load reads."""
+    """Returns the bytes that a load reads."""
     expr = work.nodes[at]
     return ir.ITEM_BYTES[expr.dtype] * ir.numel([work.cols[axis] for (axis, _), _ in expr.coord.terms])
 
@@ -75,7 +75,7 @@ def _padding(work: Kernel, at: int) -> int:
 
 
 def values(work: Kernel, found: Tiling) -> dict[str, object]:
-    """What the template needs besides what all kernels need."""
+    """Returns the values that only this template needs."""
     last = len(work.cols) - 1
     others = [k for k in range(last) if k != found.across]
     lanes = Lanes(work, vector_width(work), last)

@@ -1,4 +1,4 @@
-"""How a recurrent layer runs through its steps: in one launch, or with a matrix product for each."""
+"""Runs a recurrent layer through its steps: in one launch, or with a matrix product for each step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from cuda_agent.playbook.skills.shared.operands import MATH, buffers, checked_ca
 
 #: the kernels' number of a layer, and its gates.
 KINDS = {"recurrent.lstm": (0, 4), "recurrent.gru": (1, 3), "recurrent.tanh": (2, 1), "recurrent.relu": (3, 1)}
-#: of the kernel that keeps the weights; and, with so many batch rows in all directions, of the products of a step.
+#: settings of the kernel that keeps the weights, settings of a product for each step, and the least batch rows, summed
+#: over directions, for which the products are an alternative.
 CONFIGS, STEPWISE, _LEAST_ROWS = 6, 8, 16
 #: multiplications of a step that take the kernel that keeps the weights as long as a product's launches, 10 µs: six
 #: a picosecond (H100, GRU of 512 units both ways, batch 256).
 _MANY_PRODUCTS = 60_000_000
 #: registers of a lane that hold weights, in fours.
 _MOST_QUADS = 32
-#: of the kernel's counters.
+#: the number of the kernel's counters.
 _GROUPS = 1024
 
 
@@ -64,7 +65,7 @@ class Layer:
 
 
 def read(state: PlanState, node: Node) -> Layer | None:
-    """What a node computes; None for others."""
+    """Returns the layer that a node computes, None for other operators."""
     if node.op not in KINDS:
         return None
     kind, gates = KINDS[node.op]
@@ -83,7 +84,7 @@ class Recurrent(Skill):
     """A layer of an LSTM, a GRU or a plain recurrent network in float32, one or both directions."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The step for a layer that the algebra made; None for anything else."""
+        """Returns the step for a layer that the algebra made, None for other nodes."""
         layer = read(state, node)
         if layer is None:
             return None
@@ -109,7 +110,7 @@ class Recurrent(Skill):
             more = f", {one.more}{config}, stream" if one.configs else ""
             calls.append(f"{one.name}({arguments}, {cpp_name(buffer.name)}.data_ptr(), sizes{more})")
             before += one.configs
-        # Of two the first one's settings come first.
+        # Where there are two ways, the settings of the first one come first.
         choice = f"config_{tunable} < {launches[0].configs} ? {' : '.join(calls)}" if len(calls) > 1 else calls[0]
         return Step(
             name=name,
@@ -124,7 +125,7 @@ class Recurrent(Skill):
 
 
 def kernel(kind: int, hidden: int, device: Device) -> str:
-    """The source for layers of this kind and width."""
+    """Returns the source for layers of this kind and width."""
     name = "recurrent.cu" if device is Device.CUDA else "recurrent.cpp"
     text = resources.files(__package__).joinpath(name).read_text()
     for constant, usual, wanted in (("KIND", 0, kind), ("HIDDEN", 256, hidden)):
@@ -134,7 +135,7 @@ def kernel(kind: int, hidden: int, device: Device) -> str:
 
 @dataclass(frozen=True)
 class _Launch:
-    """One way to run through the steps; `needs` says what its scratch is for, `more` are arguments of its own."""
+    """One way to run through the steps. `needs` names its scratch buffer, `more` are arguments that only it takes."""
 
     name: str
     configs: int
@@ -154,7 +155,7 @@ class _Launch:
 
 
 def _launches(state: PlanState, layer: Layer) -> list[_Launch]:
-    """With the weights in registers or, on the CPU, in caches; and with a product for each step."""
+    """Returns the ways: weights stay in registers (in caches on the CPU), or a product is launched for each step."""
     stem, sums = f"recurrent_{layer.kind}_{layer.hidden}", layer.gates * layer.hidden
     files = kernel_files(state.device, stem, kernel(layer.kind, layer.hidden, state.device))
     if state.device is Device.CPU:
@@ -175,7 +176,7 @@ def _launches(state: PlanState, layer: Layer) -> list[_Launch]:
 
 
 def steps_kernel(kind: int) -> str:
-    """The source for layers of this kind, with a product for each step (`launch_gemm`)."""
+    """Returns the source for layers of this kind, with a product for each step (`launch_gemm`)."""
     text = resources.files(__package__).joinpath("steps.cu").read_text()
     text = text.replace("#define KIND 0", f"#define KIND {kind}")
     return text.replace("int launch_recurrent_steps(", f"int launch_recurrent_steps_{kind}(")

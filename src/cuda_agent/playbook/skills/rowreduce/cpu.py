@@ -8,17 +8,15 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render, storage_type
-from cuda_agent.playbook.expression import Expr
-from cuda_agent.playbook.kernel import Kernel, Store
-from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.launchers import common, streamed
 from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 
 _TILE = 2048
-#: results from this size on are written past the caches by default.
-_LARGE_BYTES = 64 << 20
+#: columns from which on results are also written past the caches.
+_LEAST_STREAMED = 1024
 #: rows below which threads share a row, and the elements from which that pays.
 _FEW_ROWS, _LONG_ROW = 64, 1 << 14
 _KEEP_ELEMENTS = 1 << 16
@@ -62,20 +60,16 @@ class _Rows:
         before += self.printer.row_level([*bodies, *item.kept])
         outside = dict(printer.known)
         lines = printer.statements([*bodies, *item.kept])
-        totals, locals_, merge, clauses, reduces = [], [], [], [], []
-        for at in item.reduces:
-            expr = work.nodes[at]
-            type_, begin = C_TYPES[expr.type], identity(expr.name, expr.type)
-            value = printer.known[expr.args[0]]
-            totals.append(f"{type_} r{at} = {begin};")
-            texts = _accumulate(at, expr, type_, begin, value)
-            locals_ += texts["locals"]
-            lines += texts["body"]
-            clauses += texts["clauses"]
-            merge += texts["merge"]
-            reduces.append({"id": at, "type": type_, "identity": begin, "combine": COMBINE[expr.name]})
-        for at in item.kept:
-            lines.append(f"keep{at}[{self.position()}] = {printer.known[at]};")
+        reduces = [
+            {"id": at, "kind": expr.name, "type": C_TYPES[expr.type], "identity": identity(expr.name, expr.type)}
+            | {
+                "combine": COMBINE[expr.name],
+                "value": printer.known[expr.args[0]],
+                "floats": expr.type in ("f32", "f64"),
+            }
+            for at, expr in ((at, work.nodes[at]) for at in item.reduces)
+        ]
+        kept = [f"keep{at}[{self.position()}] = {printer.known[at]};" for at in item.kept]
         printer.known = outside
         for at in item.reduces:
             printer.known[at] = f"r{at}"
@@ -84,12 +78,9 @@ class _Rows:
         return {
             "reduces": reduces,
             "before": before,
-            "totals": totals,
             "decode_outer": self.decode_outer(),
-            "locals": locals_,
-            "clauses": " ".join(clauses),
             "body": lines,
-            "merge": merge,
+            "kept": kept,
         }
 
     def _reload(self, number: int) -> list[str]:
@@ -115,88 +106,31 @@ class _Rows:
         whole = self.printer.known
         if self.split:
             self.printer.known = state
-        row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
+        row_lines = self.printer.stored(single, Device.CPU)
         if self.split:
             self.printer.known = whole
-        body = self.printer.statements([s.node for s in full]) if full else []
+        body = self.printer.statements([s.node for s in full])
+        written = streamed(self.printer, full, self.last, "j - begin")
+        if self.work.cols[-1] < _LEAST_STREAMED:
+            written["copies"] = []
         return {
             "before": before,
             "before_rows": row_before,
             "row_stores": row_lines,
             "decode_outer": self.decode_outer(),
-            "output": self._output(full, body) if full else [],
+            "body": body,
+            **written,
         }
-
-    def _output(self, stores: list[Store], body: list[str]) -> list[str]:
-        direct = [self.printer.assign(s, Device.CPU) for s in stores]
-        plain = ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *_in(body + direct), "}"]
-        streamed = [s for s in stores if s.coord.coef((self.last, 0)) == 1]
-        if not streamed or self.work.cols[-1] < 1024:
-            return plain
-        buffers, inside, copies = [], [], []
-        for number, store in enumerate(stores):
-            type_ = storage_type(store.dtype, Device.CPU)
-            if store in streamed:
-                base = self.printer.address(store.coord, without=self.last)
-                buffers.append(f"alignas(64) {type_} y{number}[TILE];")
-                inside.append(f"y{number}[j - begin] = narrow<{type_}>({self.printer.known[store.node]});")
-                copies.append(
-                    f"stream_copy({cpp_name(store.name)} + {base} + begin, y{number}, count * sizeof({type_}));"
-                )
-            else:
-                inside.append(self.printer.assign(store, Device.CPU))
-        past = [
-            *buffers,
-            "#pragma omp simd",
-            "for (long j = begin; j < begin + count; ++j) {",
-            *_in(body + inside),
-            "}",
-            *copies,
-        ]
-        return ["if (PAST_CACHES) {", *_in(past), "} else {", *_in(plain), "}"]
-
-
-def _in(lines: list[str]) -> list[str]:
-    return [line if line.startswith("#") else f"  {line}" for line in lines]
-
-
-def _accumulate(at: int, expr: Expr, type_: str, begin: str, value: str) -> dict[str, list[str]]:
-    """One tile's share of a reduction, and how it joins the row's."""
-    combine = f"r{at} = {COMBINE[expr.name]}(r{at}, t{at});"
-    if expr.name in ("sum", "prod"):
-        sign = "+" if expr.name == "sum" else "*"
-        return {"locals": [f"{type_} t{at} = {begin};"], "clauses": [f"reduction({sign} : t{at})"],
-                "body": [f"t{at} {sign}= {value};"], "merge": [combine]}  # fmt: skip
-    if expr.name in ("any", "all"):
-        sign = "|" if expr.name == "any" else "&"
-        return {"locals": [f"int n{at} = {begin};"], "clauses": [f"reduction({sign} : n{at})"],
-                "body": [f"n{at} {sign}= {value};"],
-                "merge": [f"r{at} = {COMBINE[expr.name]}(r{at}, n{at} != 0);"]}  # fmt: skip
-    sign = ">" if expr.name == "max" else "<"
-    floating = expr.type in ("f32", "f64")
-    body = [f"const {type_} x{at} = {value};", f"t{at} = x{at} {sign} t{at} ? x{at} : t{at};"]
-    clauses = [f"reduction({expr.name} : t{at})"]
-    locals_ = [f"{type_} t{at} = {begin};"]
-    merge = [combine]
-    if floating:
-        # A NaN wins, as in PyTorch.
-        locals_.append(f"int n{at} = 0;")
-        body.append(f"n{at} |= x{at} != x{at};")
-        clauses.append(f"reduction(| : n{at})")
-        merge.insert(0, f"if (n{at}) t{at} = NAN;")
-    return {"locals": locals_, "clauses": clauses, "body": body, "merge": merge}
 
 
 def source(work: Kernel, name: str) -> str:
-    """The kernel's file."""
+    """Returns the kernel's source."""
     work = exact(work)
     rows, outer, inner = ir.numel(work.rows), ir.numel(work.cols[:-1]), work.cols[-1]
     split = rows < _FEW_ROWS and outer * inner >= _LONG_ROW
     piece = min(inner, max(_TILE, -(-inner // max(1, 64 // outer))))
     printer = _Rows(work, name, split)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    written = sum(ir.ITEM_BYTES[s.dtype] for s in work.full_stores) * rows * outer * inner
     return render(
         "rowreduce/rows.cpp.j2",
         {
@@ -210,6 +144,5 @@ def source(work: Kernel, name: str) -> str:
             "sweeps": sweeps,
             "last": printer.outputs(),
             "kept": [{"id": at, "type": C_TYPES[work.nodes[at].type]} for at in sorted(printer.kept)],
-            "large": written >= _LARGE_BYTES,
         },
     )

@@ -66,7 +66,7 @@ class Shape:
 
 
 class _Held(Lanes):
-    """Prints one kernel. `held` loads differ between rows and stay in registers; `shared` ones are read anew."""
+    """Prints one kernel. `held` loads differ between rows and stay in registers. Each sweep reads the `shared` ones."""
 
     def __init__(self, work: Kernel, width: int) -> None:
         super().__init__(work, width, len(work.axes()) - 1)
@@ -120,15 +120,12 @@ class _Held(Lanes):
         outside = dict(printer.known)
         loads = self.shared_loads(roots)
         lines = printer.statements(roots)
-        totals, merge = [], []
-        for at in item.reduces:
-            expr = work.nodes[at]
-            type_, begin, op = C_TYPES[expr.type], identity(expr.name, expr.type), FUNCTORS[expr.name]
-            totals.append(f"{type_} r{at} = {begin};")
-            lines.append(f"r{at} = {op}()(r{at}, {printer.known[expr.args[0]]});")
-            merge.append(f"r{at} = reduce_row<LANES, CLUSTER>(r{at}, static_cast<{type_}>({begin}), {op}());")
-        for at in item.kept:
-            lines.append(f"kept{at}[v * WIDTH + j] = {printer.known[at]};")
+        reduces = [
+            {"id": at, "type": C_TYPES[expr.type], "identity": identity(expr.name, expr.type)}
+            | {"op": FUNCTORS[expr.name], "value": printer.known[expr.args[0]]}
+            for at, expr in ((at, work.nodes[at]) for at in item.reduces)
+        ]
+        kept = [f"kept{at}[v * WIDTH + j] = {printer.known[at]};" for at in item.kept]
         printer.known = outside
         for at in item.reduces:
             printer.known[at] = f"r{at}"
@@ -136,19 +133,17 @@ class _Held(Lanes):
             printer.known[at] = f"kept{at}[v * WIDTH + j]"
         return {
             "before": before,
-            "totals": totals,
+            "reduces": reduces,
             "decode": self.decode_cols(),
             "loads": loads,
             "body": lines,
-            "merge": merge,
+            "kept": kept,
         }
 
     def outputs(self) -> dict[str, Any]:
         full, single = self.work.full_stores, self.work.row_stores
         known = dict(self.printer.known)
-        row_lines = self.printer.statements([s.node for s in single])
-        for store in single:
-            row_lines.append(self.assign(store))
+        row_lines = self.printer.stored(single, Device.CUDA)
         self.printer.known = known
         roots = [s.node for s in full]
         before = self.printer.row_level(roots)
@@ -167,7 +162,7 @@ class _Held(Lanes):
 
 
 def source(work: Kernel, name: str) -> tuple[str, int] | None:
-    """(the kernel's file, number of configs); None where a row doesn't fit."""
+    """Returns (the kernel's source, number of configs); None where a row doesn't fit."""
     work = exact(work)
     width = vector_width(work)
     printer = _Held(work, width)

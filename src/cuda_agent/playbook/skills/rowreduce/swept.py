@@ -26,16 +26,13 @@ class _Swept(Lanes):
         self.sweeps = passes(work, keep=False)
         self.states: list[StateText] = [state_text(work, item.reduces, "state") for item in self.sweeps]
 
-    def decode_rows(self) -> list[str]:
-        return decode(self.work, self.work.row_axes, "row", "Index")
-
     def decode_cols(self) -> list[str]:
         return decode(self.work, self.work.col_axes, "vector", "Index", scale=self.width)
 
     def _earlier(self, number: int) -> list[str]:
         """Row indices and the results of earlier sweeps, from their states in memory."""
         self.printer.known = {}
-        lines = self.decode_rows()
+        lines = decode(self.work, self.work.row_axes, "row", "Index")
         for k in range(number):
             text = state_text(self.work, self.sweeps[k].reduces, f"state{k}")
             lines.append(f"const State{k} state{k} = merged<THREADS, SPLITS>(parts{k}, row);")
@@ -58,16 +55,13 @@ class _Swept(Lanes):
         values = [f"{C_TYPES[self.work.nodes[at].type]} b{at}[WIDTH];" for at in bodies]
         body += [f"b{at}[j] = {self.printer.known[at]};" for at in bodies]
         return {
-            "fields": text.fields,
-            "merge": text.merge,
+            "state": text,
             "before": before,
             "declarations": declarations,
             "decode": self.decode_cols(),
             "loads": loads,
             "slots": values,
             "body": body,
-            "accumulate": text.accumulate,
-            "bytes": text.bytes,
         }
 
     def outputs(self, rows_only: bool) -> dict[str, Any]:
@@ -77,11 +71,10 @@ class _Swept(Lanes):
         if rows_only:
             # The last sweep's own block finishes a row that it alone swept; `row` is decoded there already.
             self._earlier(len(self.sweeps) - 1)
-            finish = self._named(self.states[-1]) + self.printer.statements([s.node for s in single])
-            finish += [self.assign(s) for s in single]
+            finish = self._named(self.states[-1]) + self.printer.stored(single, Device.CUDA)
         before = self._earlier(len(self.sweeps))
         known = dict(self.printer.known)
-        row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
+        row_lines = self.printer.stored(single, Device.CUDA)
         self.printer.known = known
         before += self.printer.row_level(roots)
         declarations, loads = self.early(self.printer.needed(roots))
@@ -112,7 +105,7 @@ def configs(rows: int, row_vectors: int) -> list[tuple[int, int, int]]:
 
 
 def source(work: Kernel, name: str) -> tuple[str, int, int]:
-    """(the kernel's file, number of configs, bytes of scratch)."""
+    """Returns (the kernel's source, number of configs, bytes of scratch)."""
     work = online(work)
     width = vector_width(work)
     printer = _Swept(work, width)

@@ -26,7 +26,7 @@ def _scans(work: Kernel) -> list[int]:
 
 
 def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
-    """What all templates say."""
+    """Returns the values that all templates need."""
     scans = [work.nodes[at] for at in _scans(work)]
     backwards = bool(scans[0].value)
     texts = [
@@ -121,7 +121,7 @@ def _warps(work: Kernel, name: str) -> tuple[str, int]:
     outside = dict(printed.known)
     body = printed.statements(bodies) + [f"s{at}[k] = {printed.known[work.nodes[at].args[0]]};" for at in scans]
     printed.known = dict(outside)
-    last = printed.statements(roots) + [printer.assign(store) for store in work.stores]
+    last = printed.stored(work.stores, Device.CUDA)
     # The registers of 1024 threads hold one running result, not several.
     configs = [config for config in _WARPS if config[0] <= 16 or len(scans) == 1]
     text = render(
@@ -155,8 +155,7 @@ def _cpu(work: Kernel, name: str) -> str:
         expr = work.nodes[at]
         combine = "f_logsum" if expr.name == "logsum" else COMBINE[expr.name]
         body.append(f"s{at}[r] = {combine}(s{at}[r], {printer.known[expr.args[0]]});")
-    body += printer.statements([store.node for store in work.stores])
-    body += [printer.assign(s, Device.CPU) for s in work.stores]
+    body += printer.stored(work.stores, Device.CPU)
     return render(
         "scan/scan.cpp.j2",
         {

@@ -1,1 +1,1 @@
-"""Skill (k): numbers put, or added, where indices say."""
+"""Skill (k): values stored or combined at the places that indices give."""

@@ -1,4 +1,4 @@
-"""Where numbers are put, or combined, at places that indices say, and the step that does it."""
+"""Scatters: values are stored or combined at the places that indices give."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, pointer
 from cuda_agent.playbook.skills.scatter import slices
 from cuda_agent.playbook.skills.scatter.slices import Slices
-from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, one_piece, plain_copy
+from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, one_piece
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 _ON_CPU = resources.files(__package__).joinpath("scatter.cpp")
@@ -41,7 +41,7 @@ class Scatter:
 
 
 def read(state: PlanState, node: Node) -> Scatter | None:
-    """What a node scatters; None for other operators, types and arguments. Adds the values that compute the places."""
+    """Returns the scatter that a node computes, None for others. Adds the values that compute the places."""
     name = node.op.removeprefix("aten.")
     if not node.args or not isinstance(node.args[0], GraphRef):
         return None
@@ -63,7 +63,8 @@ def read(state: PlanState, node: Node) -> Scatter | None:
 
 
 def _way_along(node: Node) -> str | None:
-    """How scatter and its kin combine numbers; None for other operators, and without what was there."""
+    """Returns how scatter, scatter_add and scatter_reduce combine numbers. Returns None for other operators, and for a
+    reduction that leaves out the number in the base."""
     name = node.op.removeprefix("aten.")
     if name in ("scatter.src", "scatter.value"):
         return "set"
@@ -88,7 +89,7 @@ class RowScatter:
 
 
 def read_rows(state: PlanState, node: Node) -> RowScatter | None:
-    """What a node scatters along contiguous rows that shared memory holds; None for anything else."""
+    """Returns the scatter along contiguous rows that fit shared memory, None for other nodes."""
     way = _way_along(node)
     if way not in WAYS or state.device is not Device.CUDA:
         return None
@@ -113,14 +114,14 @@ def read_rows(state: PlanState, node: Node) -> RowScatter | None:
 
 
 def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
-    """scatter and its kin: the index says where along one dimension, the other coordinates are the index' own."""
+    """Reads scatter, scatter_add and scatter_reduce: the index replaces the coordinate along one dimension."""
     base, dim, index, source = (b.arg(node, at) for at in range(4))
     shape, wanted = b.values[base].shape, b.values[index].shape
     if way not in WAYS or len(wanted) != len(shape) or 0 in wanted or b.values[index].dtype not in _INDICES:
         return None
     if isinstance(source, str):
         axes = tuple(ir.Axis(d) for d in range(len(wanted)))
-        source = b.add(ir.Strided(b.fresh("source"), wanted, b.values[source].dtype, source, axes))
+        source = b.view(b.fresh("source"), wanted, source, axes)
     else:
         source = b.expand(b.pointwise("copy", float(source), dtype="float32"), wanted)
     return Scatter(base, _places(b, shape, wanted, {dim % len(shape): index}), b.cast(source, "float32"), way)
@@ -145,7 +146,7 @@ def _index_put(b: Builder, node: Node) -> Scatter | None:
         sizes = b.values[one].shape
         lead = first + len(joint) - len(sizes)
         axes = tuple(ir.Axis(lead + d if size != 1 else None) for d, size in enumerate(sizes))
-        placed[at] = b.add(ir.Strided(b.fresh("index"), wanted, b.values[one].dtype, one, axes))
+        placed[at] = b.view(b.fresh("index"), wanted, one, axes)
     # Dimensions after the indexed ones move by as many as the indices have more, or fewer, than they replace.
     moved = {d: d if d < first else d + len(joint) - len(given) for d in range(len(shape)) if d not in given}
     places = _places(b, shape, wanted, placed, moved)
@@ -160,7 +161,7 @@ def _index_reduce(b: Builder, node: Node) -> Scatter | None:
     if way not in WAYS or len(wanted) != len(shape) or len(b.values[index].shape) != 1 or 0 in wanted:
         return None
     axes = (ir.Axis(dim % len(shape)),)
-    placed = b.add(ir.Strided(b.fresh("index"), wanted, b.values[index].dtype, index, axes))
+    placed = b.view(b.fresh("index"), wanted, index, axes)
     return Scatter(base, _places(b, shape, wanted, {dim % len(shape): placed}), b.cast(source, "float32"), way)
 
 
@@ -173,21 +174,14 @@ def _places(
 ) -> str:
     """For each element of shape `wanted` its place in a row-major tensor of `shape`: dimension d by the index placed
     there, or by the element's own coordinate `moved[d]` (d where not given)."""
-    place: str | None = None
+    op, total = b.typed("int32"), ""
     for dim, stride in enumerate(ir.contiguous(shape)):
         if dim in placed:
-            index = b.cast(placed[dim], "int32")
-            below = b.pointwise("lt", index, 0, dtype="bool", at="i32")
-            wrapped = b.pointwise(
-                "where", below, b.pointwise("add", index, shape[dim], dtype="int32"), index, dtype="int32"
-            )
-            term = b.pointwise("mul", wrapped, stride, dtype="int32")
+            term = op("mul", op("wrap_index", b.cast(placed[dim], "int32"), shape[dim]), stride)
         else:
-            along = dim if moved is None else moved[dim]
-            term = b.add(ir.Iota(b.fresh("place"), tuple(wanted), "int32", along, 0, stride))
-        place = term if place is None else b.pointwise("add", place, term, dtype="int32")
-    assert place is not None
-    return place
+            term = b.iota("place", wanted, dim if moved is None else moved[dim], 0, stride)
+        total = op("add", total, term) if total else term
+    return total
 
 
 class ScatterSkill(Skill):
@@ -195,7 +189,7 @@ class ScatterSkill(Skill):
     and index_fill is index_put."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The step for a scatter; None for anything else. Puts places and values into memory."""
+        """Returns the step for a scatter, None for other nodes. Puts places and values into memory."""
         whole = slices.read(state, node, _way_along(node)) if state.device is Device.CUDA else None
         claim = None if whole is None else self._claim_slices(state, node, whole)
         if claim is not None:
@@ -236,10 +230,8 @@ class ScatterSkill(Skill):
         return Claim(step, frozenset({node.name}))
 
     def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim:
-        base, index = one_piece(state, call.base), one_piece(state, call.index)
+        base, index = one_piece(state, call.base, 4), one_piece(state, call.index)
         source = one_piece(state, call.source) if isinstance(call.source, str) else None
-        if base.offset % 4:
-            base = plain_copy(state, call.base)
         wide = state.meta(call.index).dtype == "int64"
         rows, size, picks = math.prod(base.shape[:-1]), base.shape[-1], index.shape[-1]
         name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_of_{size}_in_{rows}"

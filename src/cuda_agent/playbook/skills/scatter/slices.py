@@ -1,4 +1,4 @@
-"""Where whole slices are put, or combined, at places along one dimension, and the step that does it."""
+"""Scatters of whole slices: they are stored or combined at places along one dimension."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST_INNER = 16
 
 @dataclass(frozen=True)
 class Slices:
-    """`base` with the slices of `values` along `dim` combined in a `way`; `index` says the place of each."""
+    """`base` with the slices of `values` along `dim` combined in a `way`; `index` has the place of each."""
 
     base: str
     index: str
@@ -76,7 +76,8 @@ def _operands(node: Node, way: str | None) -> tuple[int, str, GraphRef, GraphRef
 
 
 def index_along(state: PlanState, call: Slices) -> tuple[StridedView, int]:
-    """Where the places of the slices lie, and how far apart. Raises DoesNotApply where they differ within a slice."""
+    """Returns the window on the places of the slices, and their distance. Raises DoesNotApply where they differ
+    within a slice."""
     whole = state.strided(call.index) if len(state.meta(call.index).shape) > 1 else windows(state, [call.index])[0]
     if whole is None:
         raise DoesNotApply(call.index)
@@ -89,7 +90,7 @@ def index_along(state: PlanState, call: Slices) -> tuple[StridedView, int]:
 
 
 def sources(name: str) -> dict[str, str]:
-    """A kernel's source on cuda, and the header that it includes."""
+    """Returns a kernel's source on cuda, and the header that it includes."""
     package = resources.files(__package__)
     return {f"kernels/{file}": package.joinpath(file).read_text() for file in (f"{name}.cu", "combine.cuh")}
 

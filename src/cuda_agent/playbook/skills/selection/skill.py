@@ -40,7 +40,7 @@ class Selection:
 
 
 def read(state: PlanState, node: Node) -> Selection | None:
-    """What a node selects; None for other operators and other types."""
+    """Returns the selection that a node computes, None for other operators and types."""
     name = node.op.removeprefix("aten.")
     if name in _SORTS:
         return _sorted(state, node, *_SORTS[name])
@@ -64,7 +64,7 @@ def read(state: PlanState, node: Node) -> Selection | None:
 
 
 def _sorted(state: PlanState, node: Node, dim_at: int, descending_at: int) -> Selection | None:
-    """A sort is the selection of all."""
+    """Reads a sort as the selection of all numbers."""
     dim, descending = node.argument(dim_at, "dim", -1), node.argument(descending_at, "descending", False)
     if not isinstance(node.args[0], GraphRef) or not isinstance(dim, int):
         return None
@@ -78,7 +78,7 @@ def _sorted(state: PlanState, node: Node, dim_at: int, descending_at: int) -> Se
 
 
 def _rows(view: StridedView) -> int | None:
-    """Elements from one row to the next; None where rows aren't contiguous or not evenly apart."""
+    """Returns the elements from one row to the next, or None where rows aren't contiguous and equally far apart."""
     pairs = collapsed(view.shape[:-1], view.strides[:-1])
     if (view.shape[-1] > 1 and view.strides[-1] != 1) or len(pairs) > 1:
         return None
@@ -86,17 +86,17 @@ def _rows(view: StridedView) -> int | None:
 
 
 def _order(rank: int, dim: int) -> list[int]:
-    """Dimensions with this one innermost."""
+    """Returns the dimensions with this one innermost."""
     return [*(d for d in range(rank) if d != dim), dim]
 
 
 def _innermost(state: PlanState, x: str, dim: int) -> str:
-    """The value with this dimension innermost, as a view."""
+    """Adds a view of the value with this dimension innermost."""
     builder, meta = state.builder, state.meta(x)
     order = _order(len(meta.shape), dim)
     axes = tuple(ir.Axis(order.index(d)) for d in range(len(order)))
     shape = tuple(meta.shape[d] for d in order)
-    return builder.add(ir.Strided(state.fresh(f"{x}_rows"), shape, meta.dtype, builder.resolve(x), axes))
+    return builder.view(state.fresh(f"{x}_rows"), shape, builder.resolve(x), axes)
 
 
 class SelectionSkill(Skill):
@@ -104,7 +104,7 @@ class SelectionSkill(Skill):
     the last one rows are copied first, and the result lies as they do."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The step for a selection; None for anything else. Puts the rows into memory where they aren't there yet."""
+        """Returns the step for a selection, None for other nodes. Puts the rows into memory."""
         if state.device is not Device.CUDA:
             return None
         call = read(state, node)
@@ -146,12 +146,11 @@ class SelectionSkill(Skill):
 
 
 def _laid(meta: TensorMeta, dtype: str, call: Selection) -> TensorMeta:
-    """Where a result lies: rows one after the other."""
+    """Returns the meta of a result whose rows follow each other in memory."""
     if call.only_last:
         return ir.contiguous_meta(meta.shape, dtype)
-    order = _order(len(meta.shape), call.dim)
-    steps = dict(zip(order, ir.contiguous([meta.shape[d] for d in order]), strict=True))
-    return TensorMeta(shape=meta.shape, dtype=dtype, strides=tuple(steps[d] for d in range(len(order))))
+    strides = ir.ordered_strides(meta.shape, _order(len(meta.shape), call.dim))
+    return TensorMeta(shape=meta.shape, dtype=dtype, strides=strides)
 
 
 SKILL = SelectionSkill

@@ -9,26 +9,20 @@ from typing import Protocol
 
 from cuda_agent.core.graph import Arg, Node, Ref, TensorMeta
 
-#: operator -> (spatial dimensions, transposed)
-_NAMED = {
-    "aten.conv1d.default": (1, False),
-    "aten.conv2d.default": (2, False),
-    "aten.conv3d.default": (3, False),
-    "aten.conv1d.padding": (1, False),
-    "aten.conv2d.padding": (2, False),
-    "aten.conv3d.padding": (3, False),
-    "aten.conv_transpose1d.default": (1, True),
-    "aten.conv_transpose2d.input": (2, True),
-    "aten.conv_transpose3d.input": (3, True),
-}
 _GENERAL = "aten.convolution.default"
+#: operator -> the places of its arguments output_padding (9 for none), groups and dilation.
+_PLACES = {
+    **{f"aten.conv{n}d.{form}": (9, 6, 5) for n in (1, 2, 3) for form in ("default", "padding")},
+    **{f"aten.conv_transpose{n}d.{form}": (5, 6, 7) for n, form in ((1, "default"), (2, "input"), (3, "input"))},
+    _GENERAL: (7, 8, 5),
+}
 _TYPES = ("float32", "bfloat16", "float16")
 #: elements of a window up to which a channel that's convolved by itself is a reduction over a sliding window.
 MOST_TAPS = 64
 
 
 class _Metas(Protocol):
-    """Whoever knows the shapes of graph values."""
+    """Knows the shapes of graph values."""
 
     def meta(self, name: str) -> TensorMeta: ...
 
@@ -64,16 +58,9 @@ class Convolution:
 
     @property
     def is_stencil(self) -> bool:
-        """Whether every channel is convolved by itself, with few taps: bound by memory, not a matrix product."""
+        """Whether every channel is convolved by itself, with few taps. Memory bounds such a convolution."""
         alone = self.groups == self.in_channels and not self.transposed
         return alone and math.prod(axis.filter for axis in self.axes) <= MOST_TAPS
-
-    @property
-    def operations(self) -> int:
-        """Multiply–adds."""
-        pixels = math.prod(axis.size if self.transposed else axis.result for axis in self.axes)
-        taps = math.prod(axis.filter for axis in self.axes)
-        return self.batch * pixels * taps * self.in_channels * self.out_channels // self.groups
 
 
 def _get(node: Node, index: int, name: str, default: Arg) -> Arg:
@@ -82,7 +69,7 @@ def _get(node: Node, index: int, name: str, default: Arg) -> Arg:
 
 
 def _spread(value: Arg, dims: int) -> list[int] | None:
-    """One number for all dimensions, or one for each."""
+    """Returns one number a dimension; a single one counts for all."""
     if isinstance(value, int):
         return [value] * dims
     if not isinstance(value, list | tuple) or not all(isinstance(item, int) for item in value):
@@ -92,7 +79,7 @@ def _spread(value: Arg, dims: int) -> list[int] | None:
 
 
 def _padding(value: Arg, dims: int, filters: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Before and after; the names `same` (as torch does: the odd one after) and `valid` included."""
+    """Returns (before, after) for each dimension. `same` puts the odd element after, as torch does."""
     if value == "valid":
         return [(0, 0)] * dims
     if value == "same":
@@ -103,9 +90,9 @@ def _padding(value: Arg, dims: int, filters: Sequence[int], dilation: Sequence[i
 
 
 def read(state: _Metas, node: Node) -> Convolution | None:
-    """The call behind a node; None for another operator, a type without kernels, or a form that isn't known."""
+    """Returns the convolution that a node computes, or None for other operators, types and forms."""
     result = node.outputs[0] if node.outputs else None
-    if (node.op not in _NAMED and node.op != _GENERAL) or result is None or result.dtype not in _TYPES:
+    if node.op not in _PLACES or result is None or result.dtype not in _TYPES:
         return None
     x, weight = node.args[0], node.args[1]
     bias = _get(node, 2, "bias", None)
@@ -115,22 +102,12 @@ def read(state: _Metas, node: Node) -> Convolution | None:
     dims = len(w_meta.shape) - 2
     if {x_meta.dtype, w_meta.dtype} != {result.dtype} or 0 in (*x_meta.shape, *w_meta.shape, *result.shape):
         return None
-    if node.op == _GENERAL:
-        transposed, groups, extra = (
-            bool(_get(node, 6, "transposed", False)),
-            _get(node, 8, "groups", 1),
-            _get(node, 7, "output_padding", 0),
-        )
-        dilation_at = 5
-    else:
-        transposed = _NAMED[node.op][1]
-        # conv(…, dilation, groups) but conv_transpose(…, output_padding, groups, dilation)
-        extra = _get(node, 5, "output_padding", 0) if transposed else 0
-        groups, dilation_at = _get(node, 6, "groups", 1), 7 if transposed else 5
-    stride = _spread(_get(node, 3, "stride", 1), dims)
+    extra_at, groups_at, dilation_at = _PLACES[node.op]
+    transposed = bool(_get(node, 6, "transposed", False)) if node.op == _GENERAL else "transpose" in node.op
+    groups, stride = _get(node, groups_at, "groups", 1), _spread(_get(node, 3, "stride", 1), dims)
     dilation = _spread(_get(node, dilation_at, "dilation", 1), dims)
-    more = _spread(extra, dims)
-    if stride is None or dilation is None or more is None or not isinstance(groups, int):
+    extra = _spread(_get(node, extra_at, "output_padding", 0), dims)
+    if stride is None or dilation is None or extra is None or not isinstance(groups, int):
         return None
     padding = _padding(_get(node, 4, "padding", 0), dims, w_meta.shape[2:], dilation)
     if padding is None:
@@ -138,7 +115,7 @@ def read(state: _Metas, node: Node) -> Convolution | None:
     batched = len(x_meta.shape) == dims + 2
     sizes, results = x_meta.shape[-dims:], result.shape[-dims:]
     axes = tuple(
-        Axis(sizes[i], results[i], w_meta.shape[i + 2], *padding[i], stride[i], dilation[i], more[i])
+        Axis(sizes[i], results[i], w_meta.shape[i + 2], *padding[i], stride[i], dilation[i], extra[i])
         for i in range(dims)
     )
     return Convolution(

@@ -1,4 +1,4 @@
-"""What the CUDA printers of all skills share: a thread's WIDTH neighbouring elements, read and written as vectors."""
+"""The CUDA printer of all skills: a thread's WIDTH neighbouring elements, read and written as vectors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _AGAIN = 2
 
 
 def lane_width(work: Kernel, along: int, cap: int = 8) -> tuple[int, bool]:
-    """How many lanes, and whether some loads are crooked: where everything is read several times over, as by windows
-    that slide, results alone say how many."""
+    """Returns the number of lanes, and whether some loads aren't aligned to it. Where every element is read several
+    times, as by sliding windows, the results alone decide the number."""
     width, sizes = vector_width(work, along, cap), work.axes()
     for expr in work.nodes:
         if expr.op == "load":
@@ -35,7 +35,7 @@ class Lanes:
     the index on axis k, that of lane 0 where k is `along`."""
 
     def __init__(self, work: Kernel, width: int, along: int, *, crooked: bool = False) -> None:
-        """`crooked`: what is contiguous but begins at no multiple of the width is read lane by lane."""
+        """With `crooked`, loads that are contiguous but not aligned to the width are read lane by lane."""
         self.work, self.width, self.along, self.crooked = work, width, along, crooked
         self.full = work.full()
         self.rows = len(work.rows)
@@ -46,12 +46,11 @@ class Lanes:
         self.printer = Printer(work, self._lane, lambda at, expr: self._load(at, expr, self.printer))
 
     def _moving(self) -> frozenset[int]:
-        """Nodes whose value changes from lane to lane."""
+        """Returns the nodes whose value changes from lane to lane."""
         found: set[int] = set()
         for at, expr in enumerate(self.work.nodes):
             over = expr.op == "reduce" and self.along >= self.rows
-            coords = (expr.coord, *(bound.coord for bound in expr.guards))
-            moves = expr.op == "scan" or any(coord.coef((self.along, 0)) for coord in coords)
+            moves = expr.op == "scan" or any(coord.coef((self.along, 0)) for coord in expr.coords)
             if not over and (moves or any(child in found for child in children(expr))):
                 found.add(at)
         return frozenset(found)
@@ -63,7 +62,7 @@ class Lanes:
         return self.texts[at] if at in self.texts else printer.read(expr)
 
     def is_late(self, expr: Expr) -> bool:
-        """Whether the lanes read otherwise than one element further each, or all the same one."""
+        """Returns whether the lanes read neither neighbouring elements nor all the same one."""
         axis = (self.along, 0)
         moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
         looked_up = any(node in self.moving for node, _ in expr.coord.dynamic)
@@ -79,15 +78,15 @@ class Lanes:
         return f"Vec<{type_}, WIDTH>" if self.is_vector(expr.coord) else type_
 
     def pointer(self, at: int) -> str:
-        """Where lane 0 of a load reads."""
+        """Returns the address that lane 0 of a load reads."""
         expr = self.work.nodes[at]
         return f"{cpp_name(expr.name)} + {self.scalar.address(expr.coord)}"
 
     def read(self, at: int, target: str) -> list[str]:
-        """Statements that read one load into an existing variable."""
+        """Returns statements that read one load into an existing variable."""
         expr = self.work.nodes[at]
         self.scalar.known = {}
-        # Where the lanes begin that an index says, in a scope of its own.
+        # The indices that decide where the lanes begin are computed in a scope of their own.
         places = self.scalar.variables([node for node, _ in expr.coord.dynamic])
         if places:
             return ["{", *(f"  {line}" for line in [*places, *self._read(expr, target)]), "}"]
@@ -103,12 +102,13 @@ class Lanes:
         return [f"{target} = {nothing};", f"if ({self.scalar.test(expr.guards)}) {target} = {value};"]
 
     def name_load(self, at: int, variable: str) -> None:
-        """From now on this load's value is in a variable."""
+        """Makes later statements take this load's value from a variable."""
         vector = self.is_vector(self.work.nodes[at].coord)
         self.texts[at] = f"widen({variable}.v[j])" if vector else f"widen({variable})"
 
     def early(self, nodes: Iterable[int]) -> tuple[list[str], list[str]]:
-        """Declarations of arrays of UNROLL, and the statements that read them, for those nodes that are early loads."""
+        """Returns declarations of arrays of UNROLL, and the statements that read them, for the nodes that are early
+        loads."""
         declarations, lines = [], []
         for at in nodes:
             expr = self.work.nodes[at]
@@ -118,16 +118,13 @@ class Lanes:
                 self.name_load(at, f"x{at}[u]")
         return declarations, lines
 
-    def assign(self, store: Store) -> str:
-        """One lane's element, written by itself."""
-        return self.printer.assign(store, Device.CUDA)
-
     def write(self, stores: list[Store], body: list[str]) -> tuple[list[str], list[str]]:
-        """Declarations of result vectors and the statements that write them; `body` gets what each lane does."""
+        """Returns declarations of result vectors and the statements that write them. Adds each lane's statements to
+        `body`."""
         declarations, lines = [], []
         for number, store in enumerate(stores):
             if not self.is_vector(store.coord):
-                body.append(self.assign(store))
+                body.append(self.printer.assign(store, Device.CUDA))
                 continue
             type_ = storage_type(store.dtype, Device.CUDA)
             declarations.append(f"Vec<{type_}, WIDTH> y{number};")
@@ -136,7 +133,7 @@ class Lanes:
         return declarations, lines
 
     def words(self, at: int) -> float:
-        """Registers of 4 bytes that one element of a load or a kept value takes."""
+        """Returns the registers of 4 bytes that one element of a load or a kept value takes."""
         expr = self.work.nodes[at]
         if expr.op != "load":
             return 2.0 if expr.type in ("f64", "i64") else 1.0

@@ -1,38 +1,58 @@
-"""What printed kernels share: the values of their templates, and the step that launches one."""
+"""Values that the templates of printed kernels have in common, and the step that launches a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import kernel_files, launcher, parameters
+from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, parameters, storage_type
 from cuda_agent.playbook.coords import Coord
-from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Step
 from cuda_agent.playbook.positions import Ranges
 
+#: results from this size on are written past the caches by default.
+_LARGE_BYTES = 64 << 20
 #: the launcher's last pointer, where a kernel needs memory of its own.
 SCRATCH = (("void", "scratch"),)
 
 
-def scratch_pointers(values: dict[str, object], states: list[dict[str, Any]], results: int) -> int:
+def scratch_pointers(values: dict[str, object], sweeps: list[dict[str, Any]], results: int) -> int:
     """Adds the parameters `parts<k>` for the partial states of each sweep to the values of a template, and the place of
     the states of so many results in the scratch memory to each sweep. Returns the bytes of this memory."""
-    names = [f"parts{k}" for k in range(len(states))]
+    names = [f"parts{k}" for k in range(len(sweeps))]
     for key, text in (
         ("parameters", "State{k}* __restrict__ {name}"), ("parameters_plain", "State{k}* {name}"),
         ("names", "{name}"), ("arguments", "{name}_p"),
     ):  # fmt: skip
         values[key] = ", ".join([str(values[key]), *(text.format(k=k, name=name) for k, name in enumerate(names))])
     offset = 0
-    for state in states:
-        state["offset"] = offset
-        offset += -(-results * state["bytes"] // 256) * 256
+    for sweep in sweeps:
+        sweep["offset"] = offset
+        offset += -(-results * sweep["state"].bytes // 256) * 256
     return offset
+
+
+def streamed(printer: Printer, stores: Sequence[Store], last: int, place: str) -> dict[str, list[str]]:
+    """Returns C++ statements that write one element of each result on the CPU: directly, and past the caches. The
+    latter go through the tiles `buffers` at index `place`, which `copies` write; results that aren't contiguous along
+    the axis `last` are always written directly."""
+    buffers, direct, buffered, copies = [], [], [], []
+    for number, store in enumerate(stores):
+        type_, target = storage_type(store.dtype, Device.CPU), cpp_name(store.name)
+        direct.append(printer.assign(store, Device.CPU))
+        if store.coord.coef((last, 0)) == 1:
+            base = printer.address(store.coord, without=last)
+            buffers.append(f"alignas(64) {type_} y{number}[TILE];")
+            buffered.append(f"y{number}[{place}] = narrow<{type_}>({printer.known[store.node]});")
+            copies.append(f"stream_copy({target} + {base} + begin, y{number}, count * sizeof({type_}));")
+        else:
+            buffered.append(direct[-1])
+    return {"buffers": buffers, "direct_stores": direct, "buffered_stores": buffered, "copies": copies}
 
 
 def kernel_step(
@@ -47,17 +67,18 @@ def kernel_step(
     reduces: bool = False,
     more_files: Mapping[str, str] | None = None,
 ) -> Step:
-    """The step that launches a printed kernel; `settings` of it can be chosen."""
+    """Returns the step that launches a printed kernel, whose tunable has this number of settings."""
     scratch: tuple[Buffer, ...] = ()
     if scratch_bytes:
         scratch = (Buffer(f"{name}_scratch", TensorMeta(shape=(scratch_bytes,), dtype="uint8", strides=(1,))),)
-    declaration, call = launcher(work, device, name, [("void", buffer.name) for buffer in scratch])
+    pointers, call = launcher(work, device, name, [("void", buffer.name) for buffer in scratch])
+    stream = ", cudaStream_t stream" if device is Device.CUDA else ""
     return Step(
         name=name,
         inputs=work.reads,
         outputs=outputs,
         files={**kernel_files(device, name, text, reduces=reduces), **(more_files or {})},
-        declaration=declaration,
+        declaration=f'extern "C" void launch_{name}({pointers}, int config{stream});',
         call=call,
         tunables={name: settings},
         scratch=scratch,
@@ -65,9 +86,8 @@ def kernel_step(
 
 
 def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
-    """What every template of a launcher needs."""
-    declaration, _ = launcher(work, device, name, SCRATCH if scratch else ())
-    inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
+    """Returns the values that the templates of all kernels need."""
+    pointers, _ = launcher(work, device, name, SCRATCH if scratch else ())
     pairs = parameters(work, device)
     made = ", ".join(cpp_name(name) for name, _ in work.writes)
     # Pointers that cross as void* get their types.
@@ -79,9 +99,10 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
         "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
         "arguments": ", ".join(f"{n}_p" for _, n in pairs),
         "names": ", ".join(n for _, n in pairs),
-        "launcher_parameters": inside,
+        "launcher_parameters": pointers,
         "casts": casts,
         "axes": " x ".join(map(str, work.axes())),
+        "large": sum(ir.ITEM_BYTES[s.dtype] for s in work.full_stores) * ir.numel(work.axes()) >= _LARGE_BYTES,
         "rows": ir.numel(work.rows),
         "cols": ir.numel(work.cols),
         "row_axes": " x ".join(map(str, work.rows)) or "none",
@@ -91,7 +112,7 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
 
 
 def index_type(work: Kernel) -> str:
-    """32 bits where every address and position fits."""
+    """Returns `int` where every address and position fits into 32 bits, else `long long`."""
     sizes = work.axes()
     ranges = Ranges(work.nodes, lambda dim: sizes[dim[0]])
     coords = [e.coord for e in work.nodes if e.op in ("load", "index")] + [s.coord for s in work.stores]

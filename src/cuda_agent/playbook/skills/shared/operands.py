@@ -1,4 +1,4 @@
-"""How a value lies in memory as a (batched) matrix, and whether the library can read it there."""
+"""Operands of launchers: windows on values, (batched) matrices in memory, and the step of a launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cuda_agent.core.enums import Precision
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.plan import DoesNotApply, Place, PlanState, Step, StridedView
 
-#: how `launch_gemm` multiplies, by its number.
+#: precision -> the number of its arithmetic for `launch_gemm`.
 MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
 
 
@@ -31,14 +31,10 @@ class Matrix:
     outer: int = 1
     outer_stride: int = 0
 
-    def flipped(self) -> Matrix:
-        """The same memory as the transposed matrix."""
-        return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
-
 
 def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
-    """Where these values lie; those that aren't in memory yet are put there first. Raises DoesNotApply for one that has
-    no place of its own, such as a padded value."""
+    """Returns the windows on these values, which are put into memory where they aren't yet. Raises DoesNotApply for a
+    value that isn't a window on a buffer, such as a padded value."""
     missing = [name for name in dict.fromkeys(names) if state.strided(name) is None]
     if missing:
         state.require(missing)
@@ -52,7 +48,7 @@ def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
 
 
 def plain_copy(state: PlanState, name: str) -> StridedView:
-    """Where a row-major copy of a value lies, made by a kernel of its own."""
+    """Makes a row-major copy of a value by a kernel of its own, and returns the window on it."""
     builder, copy = state.builder, state.fresh(f"{name}_plain")
     builder.pointwise("copy", builder.resolve(name), dtype=state.meta(name).dtype, name=copy)
     # Required by name: a copy that isn't in memory yet counts as a view of what it copies.
@@ -80,7 +76,7 @@ def one_piece(state: PlanState, name: str, multiple: int = 1) -> StridedView:
 
 
 def collapsed(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, ...]]:
-    """Dimensions as few (size, stride of each operand) as possible, outermost first; sizes of 1 vanish."""
+    """Returns the dimensions as few (size, stride of each operand) as possible, outermost first, without sizes of 1."""
     levels: list[tuple[int, ...]] = []
     for size, *steps in zip(shape, *strides, strict=True):
         if size == 1:
@@ -93,7 +89,8 @@ def collapsed(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, 
 
 
 def _matrix(view: StridedView, rows: list[tuple[int, ...]], columns: list[tuple[int, ...]]) -> Matrix | None:
-    """Rows and columns that are each one (size, stride) pair or less; None when neither has stride 1."""
+    """Returns the matrix of rows and columns that are at most one (size, stride) pair each. Returns None where neither
+    has stride 1."""
     if len(rows) > 1 or len(columns) > 1:
         return None
     height, down = rows[0] if rows else (1, 0)
@@ -109,7 +106,7 @@ def _matrix(view: StridedView, rows: list[tuple[int, ...]], columns: list[tuple[
 
 
 def flat_matrix(view: StridedView) -> Matrix | None:
-    """[..., K] as one matrix with the leading dimensions as rows."""
+    """Returns [..., K] as one matrix with the leading dimensions as rows."""
     return _matrix(view, collapsed(view.shape[:-1], view.strides[:-1]), collapsed(view.shape[-1:], view.strides[-1:]))
 
 
@@ -126,8 +123,7 @@ def matrix_in_memory_order(view: StridedView) -> tuple[Matrix, tuple[int, ...]] 
     )
     if matrix is None:
         return None
-    rows = dict(zip(order, ir.contiguous([shape[place] for place in order]), strict=True))
-    return matrix, tuple(rows[place] for place in range(len(shape)))
+    return matrix, ir.ordered_strides(shape, order)
 
 
 def batched_matrices(a: StridedView, b: StridedView, batch: Sequence[int]) -> tuple[Matrix, Matrix]:
@@ -151,23 +147,23 @@ def _one_matrix(view: StridedView) -> Matrix | None:
 
 
 def readable(view: StridedView) -> bool:
-    """Whether the last two dimensions form a matrix that the library can read where it lies."""
+    """Returns whether the last two dimensions form a matrix that the library can read where it lies."""
     return _one_matrix(view) is not None
 
 
 def _batch_steps(view: StridedView, rank: int) -> list[int]:
-    """Strides along the batch dimensions, 0 where the operand broadcasts."""
+    """Returns the strides along the batch dimensions, 0 where the operand broadcasts."""
     steps = [0 if size == 1 else step for size, step in zip(view.shape[:-2], view.strides[:-2], strict=True)]
     return [0] * (rank - len(steps)) + steps
 
 
 def product_files() -> dict[str, str]:
-    """The source of `launch_gemm`."""
+    """Returns the source of `launch_gemm`."""
     return {"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()}
 
 
 def checked_call(name: str, call: str, **numbers: Sequence[int]) -> str:
-    """The statements of a launcher's call, which gives a status; `numbers` are arrays that it names."""
+    """Returns the statements that call a launcher and check its status. `numbers` are arrays that the call names."""
     arrays = [f"static const long long {key}[] = {{{', '.join(map(str, row))}}};" for key, row in numbers.items()]
     lines = [*arrays, f"const int status = {call};", f'check_status("{name}", status);']
     return "\n".join(["{", *(f"  {line}" for line in lines), "}"])
@@ -199,5 +195,5 @@ def launch_step(
 
 
 def buffers(views: Iterable[Place | None]) -> tuple[str, ...]:
-    """The buffers behind windows, each once."""
+    """Returns the buffers of windows, each once."""
     return tuple(dict.fromkeys(view.buffer for view in views if view is not None))

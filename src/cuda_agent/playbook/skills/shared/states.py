@@ -16,7 +16,7 @@ OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "m
 
 
 def identity(kind: str, type_: str) -> str:
-    """What a reduction begins with, as text."""
+    """Returns the C++ text of a reduction's initial value."""
     if kind in _IDENTITY:
         return _IDENTITY[kind]
     if type_ in ("f32", "f64"):

@@ -3,8 +3,6 @@ outputs, one vector lane an output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.enums import Device
@@ -42,7 +40,7 @@ class _Cpu:
                 return str(tap)
             return f"i{k}" if k < st.rows else f"t{k}"
 
-        return _Skipping(work, axis, skip=skip)
+        return Printer(work, axis, holding=skip)
 
     def _inner(self) -> tuple[frozenset[Bound], int | None, int | None]:
         """Guards that hold for a range of positions along the last axis, and that range: in between they needn't be
@@ -61,7 +59,7 @@ class _Cpu:
         return frozenset(bounds), max(lows, default=None), min(highs, default=None)
 
     def stage_parts(self) -> list[dict[str, Any]]:
-        """Loops over the positions of a staged row."""
+        """Returns the loops over the positions of a staged row."""
         st = self.stencil
         bounds, low, high = self._inner()
         start = f"first{st.last} * {st.slides[st.last].stride if st.last in st.slides else 1}"
@@ -81,7 +79,7 @@ class _Cpu:
         return result
 
     def tap_body(self) -> list[str]:
-        """Every tap of the last axis, written out, for output j."""
+        """Returns the statements of all taps along the last axis for output j."""
         st, work = self.stencil, self.work
         slide = st.slides.get(st.last)
         stride, dilation, taps = (slide.stride, slide.dilation, slide.taps) if slide else (1, 0, 1)
@@ -100,7 +98,7 @@ class _Cpu:
         return [*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)]
 
     def _factor(self, tap: str) -> str:
-        """Where a tap's factor lies; neighbours are outputs where these are channels, otherwise taps."""
+        """Returns the index of a tap's factor in its table, which is innermost along channels or along taps."""
         plane = self.stencil.plane
         if plane == self.stencil.last:
             return f"({tap}) * T{plane} + j"
@@ -120,16 +118,14 @@ class _Cpu:
         return [*lines, *(f"h{at}[at] = {printer.known[at]};" for at in self.stencil.tables)]
 
     def result_body(self) -> list[str]:
-        """What is done with the reduced windows."""
+        """Returns statements that compute and write results from the reduced windows."""
         printer = self._printer(self.work, f"(first{self.stencil.last} + j)")
         for at in self.stencil.reduces:
             printer.known[at] = f"r{at}[j]"
-        lines = printer.statements([s.node for s in self.work.stores])
-        lines += [printer.assign(s, Device.CPU) for s in self.work.stores]
-        return lines
+        return printer.stored(self.work.stores, Device.CPU)
 
     def _row(self, at: int) -> str:
-        """Where a staged row begins for the outputs of one row of the tile."""
+        """Declares a pointer to the part of a staged row that the outputs of one row of the tile read."""
         st = self.stencil
         start = "0"
         for k in st.held:
@@ -159,19 +155,8 @@ class _Cpu:
         }
 
 
-@dataclass
-class _Skipping(Printer):
-    """A printer that takes some bounds as held."""
-
-    skip: frozenset[Bound] = frozenset()
-
-    def test(self, guards: Iterable[Bound]) -> str:
-        """The guards that aren't known to hold."""
-        return super().test(bound for bound in guards if bound not in self.skip)
-
-
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
-    """(file, number of settings); None where a tile of one row is larger than the caches."""
+    """Returns (source, number of settings), or None where a tile of one row is larger than the caches."""
     configs: list[tuple[int, ...]] = []
     for target in _TARGETS:
         sizes = tile_sizes(stencil, target, 1, _WIDE)

@@ -27,7 +27,7 @@ class _Stage(Lanes):
     """Prints what is staged, for WIDTH neighbouring positions."""
 
     def is_late(self, expr: Expr) -> bool:
-        """Vectors are so aligned that a guard holds for all of one or none of it."""
+        """Returns whether a load isn't early. A guard holds for a whole vector or for none of it."""
         return bool(expr.coord.dynamic) or expr.coord.coef((self.along, 0)) not in (0, 1) or self._dynamic_guard(expr)
 
     def _dynamic_guard(self, expr: Expr) -> bool:
@@ -36,7 +36,7 @@ class _Stage(Lanes):
 
 
 def _stage_width(stencil: Stencil) -> tuple[int, int]:
-    """(elements of a vector, positions by which the first vector of a tile begins ahead of its first window)."""
+    """Returns (elements of a vector, positions from the first vector of a tile to its first window)."""
     along = (stencil.last, 0)
     loads = [e for e in stencil.stage.nodes if e.op == "load" and e.coord.coef(along) == 1]
     if not loads:
@@ -56,7 +56,7 @@ def _is_aligned(coord: Coord, last: int, width: int, shift: int) -> bool:
 
 
 def _is_uniform(expr: Expr, along: tuple[int, int], width: int, shift: int) -> bool:
-    """Whether no guard parts a vector."""
+    """Returns whether every guard holds for a whole vector or for none of it."""
 
     def holds(bound: Bound) -> bool:
         coef = bound.coord.coef(along)
@@ -70,7 +70,7 @@ def _is_uniform(expr: Expr, along: tuple[int, int], width: int, shift: int) -> b
 
 
 def _store_width(stencil: Stencil) -> int:
-    """Elements that results, and what is read beside them, may move at once."""
+    """Returns the vector width of results and of the loads beside them."""
     work, along = stencil.work, (stencil.last, 0)
     coords = [(s.coord, s.dtype) for s in work.stores if s.coord.coef(along) == 1]
     epilogue = Printer(work, str, lambda at, expr: "", known=dict.fromkeys(stencil.reduces, ""))
@@ -82,7 +82,7 @@ def _store_width(stencil: Stencil) -> int:
 
 
 def _configs(stencil: Stencil, shift: int, multiple: int) -> list[tuple[int, ...]]:
-    """(threads, outputs a thread, sizes of the tile); none where no tile fits."""
+    """Returns (threads, outputs a thread, sizes of the tile) for each setting, none where no tile fits."""
     settings = list(_SETTINGS)
     if all(ir.ITEM_BYTES[s.dtype] < 4 for s in stencil.work.stores):
         settings[:2] = settings[1::-1]
@@ -115,7 +115,7 @@ class _Cuda:
         self.store_width = _store_width(stencil)
 
     def staging(self) -> dict[str, object]:
-        """What a tile's windows share."""
+        """Returns the values that print what a tile's windows share."""
         st = self.stencil
         lanes = _Stage(st.stage, self.width, st.last)
         roots = list(st.staged.values())
@@ -136,7 +136,7 @@ class _Cuda:
         }
 
     def tables(self) -> dict[str, object]:
-        """Statements that compute the factors of the taps at position `at`, and their values."""
+        """Returns statements that compute the factors of the taps at position `at`, and their values."""
         st = self.stencil
         printer = Printer(self.work, self._axis, self._load)
         lines = printer.statements(st.tables)
@@ -192,7 +192,7 @@ class _Cuda:
         return steady, printer.statements(self.stencil.bodies)
 
     def reads_beyond(self) -> bool:
-        """Whether a tap reads memory for lanes behind the last output."""
+        """Returns whether a tap reads memory for lanes after the last output."""
         st, work = self.stencil, self.work
         printer = Printer(work, self._lane, self._load, known=dict.fromkeys((*st.staged, *st.tables), ""))
         loads = [work.nodes[at] for at in printer.needed(st.bodies) if work.nodes[at].op == "load"]
@@ -241,7 +241,7 @@ class _Cuda:
         ]
 
     def epilogue(self) -> dict[str, object]:
-        """What is done with the reduced windows."""
+        """Returns the values that print results from the reduced windows."""
         st, work = self.stencil, self.work
         lanes = Lanes(work, self.store_width, st.last)
         for at in st.reduces:
@@ -277,7 +277,7 @@ class _Cuda:
 
 
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
-    """(file, number of settings); None where no tile fits shared memory."""
+    """Returns (source, number of settings), or None where no tile fits shared memory."""
     printer = _Cuda(stencil)
     if not printer.configs or printer.reads_beyond():
         return None

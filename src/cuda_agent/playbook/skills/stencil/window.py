@@ -3,12 +3,12 @@ keeps; factors of the taps alone; and what is left to compute for every output a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, decode
-from cuda_agent.playbook.coords import Bound, Coord
+from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS
@@ -32,7 +32,7 @@ class Slide:
     taps: int
 
     def extent(self, outputs: int) -> int:
-        """Positions that this many neighbouring windows cover."""
+        """Returns the positions that this many neighbouring windows cover."""
         return (outputs - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
@@ -93,7 +93,7 @@ class Stencil:
         return C_TYPES[self.work.nodes[at].type]
 
     def moving(self) -> set[int]:
-        """Nodes whose value changes along the last axis, reductions among them."""
+        """Returns the nodes whose value changes along the last axis, reductions included."""
         found = set(self.reduces)
         for at, expr in enumerate(self.work.nodes):
             if self.last in _axes_of(expr) or any(child in found for child in children(expr)):
@@ -133,7 +133,7 @@ def _slide(work: Kernel, position: Coord) -> Slide | None:
 
 
 def _divide(stencil: Stencil) -> None:
-    """Find what is staged, what is a table, and build the kernel of what is staged."""
+    """Finds the staged nodes and the tables, and builds the kernel of the staged nodes."""
     work = stencil.work
     full = work.full()
     slid: dict[int, bool] = {}
@@ -167,7 +167,7 @@ def _divide(stencil: Stencil) -> None:
 
 
 def _at_positions(stencil: Stencil, coord: Coord) -> bool:
-    """Whether the sliding axes and their taps enter only as positions."""
+    """Returns whether the sliding axes and their taps enter only as positions."""
     for slide in stencil.slides.values():
         row, tap = coord.coef((slide.axis, 0)), coord.coef((slide.tap, 0))
         if row * slide.dilation != tap * slide.stride or row % slide.stride:
@@ -184,8 +184,7 @@ def _at_stage(stencil: Stencil, expr: Expr, numbers: dict[int, int]) -> Expr:
                 terms.append((dim, coef // slide.stride if slide is not None else coef))
         return Coord(tuple(terms), coord.const, tuple((numbers[n], coef) for n, coef in coord.dynamic))
 
-    guards = tuple(Bound(moved(b.coord), b.low, b.high) for b in expr.guards)
-    return replace(expr, args=tuple(numbers[a] for a in expr.args), coord=moved(expr.coord), guards=guards)
+    return expr.mapped(numbers.__getitem__, moved)
 
 
 def tile_sizes(stencil: Stencil, target: int, outputs: int, wide: int) -> dict[int, int]:
@@ -243,7 +242,7 @@ def common_values(stencil: Stencil, device: Device, name: str) -> dict[str, obje
 
 
 def _tiled(stencil: Stencil, k: int) -> dict[str, object]:
-    """Returns what the templates say about a tiled axis."""
+    """Returns the values of a tiled axis for the templates."""
     slide, size = stencil.slides.get(k), stencil.work.rows[k]
     return {
         "k": k,
