@@ -28,15 +28,19 @@ class NotCaptured(Exception):
     """The task has no graph, with the reason."""
 
 
+def task_supply(device: Device, level: SandboxLevel, memory_mib: int, folder: Path) -> WorkerSupply:
+    """Returns a supply of workers that don't see the current folder and the cache."""
+    hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
+    return WorkerSupply(WorkerSettings(device, level, memory_mib, hidden), folder)
+
+
 @contextmanager
 def task_zygote(
     device: Device, level: SandboxLevel, memory_mib: int = MEMORY_MIB, *, serves: str = TASK_CHECK, warm: bool = True
 ) -> Iterator[Zygote]:
-    """Yields a zygote whose forks serve a module, and compile if `warm`. Its processes don't see this folder and the
-    cache. Raises SandboxError."""
-    hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
+    """Yields a zygote whose forks serve a module, and compile if `warm`. Raises SandboxError."""
     with judge_folder() as folder:
-        supply = WorkerSupply(WorkerSettings(device, level, memory_mib, hidden), folder)
+        supply = task_supply(device, level, memory_mib, folder)
         zygote = Zygote(lambda: supply.start(ZYGOTE), serves=serves, warm=warm)
         try:
             yield zygote

@@ -59,10 +59,8 @@ def _run_part(jobs: Jobs, options: TrialOptions, zygote: Zygote) -> list[dict[st
             outcomes.append(json.loads(answer.outcome))
         except WorkerFault as error:
             late = error.fault.kind is FaultKind.DEADLINE
-            ending = (
-                f"ran for more than {options.limit_s:.0f} s" if late else f"ended its process ({error.fault.reason})"
-            )
-            outcomes.append({"reason": ending})
+            limit = f"ran for more than {options.limit_s:.0f} s"
+            outcomes.append({"reason": limit if late else f"ended its process ({error.fault.reason})"})
             fork.end()
             fork = zygote.fork()
         if number % _SAY_EVERY == 0 or number == len(jobs):

@@ -16,11 +16,11 @@ from typing import TypeVar
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
-from cuda_agent.core.files import cache_dir
 from cuda_agent.judge import device_facts
 from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import QueueServer
+from cuda_agent.tasks.captured import task_supply
 from cuda_agent.tasks.filter.check import ProcessLimits, check
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes
@@ -29,9 +29,8 @@ from cuda_agent.tasks.filter.timing import Disturbed, TimingTurns, time_task
 from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.workers.folder import judge_folder
-from cuda_agent.workers.process import WorkerSettings, memory_limit_mib
+from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workers.roles import ZYGOTE
-from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import resolve_level
 
@@ -139,11 +138,6 @@ class Passes:
     def _fitting_options(self, at_a_time: int) -> FilterOptions:
         return self._options.model_copy(update={"host_memory_mib": self._memory_mib(at_a_time) - _ZYGOTE_MIB})
 
-    def _supply(self, at_a_time: int) -> WorkerSupply:
-        hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
-        settings = WorkerSettings(self._options.device, self._level, self._memory_mib(at_a_time), hidden)
-        return WorkerSupply(settings, Path(tempfile.mkdtemp(dir=self._folder)))
-
     def _run(
         self,
         items: Sequence[Item],
@@ -155,7 +149,8 @@ class Passes:
     ) -> Iterator[Result]:
         """Yields what `job` returns for every item, as it comes, for as many as there is time for. Raises what `job`
         raises. `a_process` is how many items may follow each other in one process."""
-        supply = self._supply(at_a_time)
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        supply = task_supply(self._options.device, self._level, self._memory_mib(at_a_time), folder)
         zygotes = [
             Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK, warm=warm)
             for _ in range(min(at_a_time, len(items)))
