@@ -10,31 +10,12 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli import (
-    audit,
-    doctor,
-    export,
-    extract,
-    init,
-    judge,
-    lock,
-    mcp,
-    optimize,
-    promote,
-    promoted,
-    replay,
-    report,
-    resume,
-    show,
-)
-from cuda_agent.cli.bench import command as bench
-from cuda_agent.cli.compare import command as compare
+from cuda_agent.cli import bench, export, extract, machine, optimize, promote, report, show, train, workspace
 from cuda_agent.cli.pocket import app as pocket
 from cuda_agent.cli.support.errors import report as report_error
 from cuda_agent.cli.support.locked import add_locked, with_file
 from cuda_agent.cli.support.output import emit
 from cuda_agent.cli.tasks import app as tasks
-from cuda_agent.cli.train import command as train
 from cuda_agent.core import bytecode
 from cuda_agent.core.errors import EXIT_OK
 
@@ -53,25 +34,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("optimize")(optimize.command)
-app.command("resume")(resume.command)
-app.command("show")(show.command)
-app.command("replay")(replay.command)
-app.command("report")(report.command)
-app.command("audit")(audit.command)
-app.command("extract")(extract.extract)
-app.command("apply")(extract.apply)
-app.command("export")(export.command)
-app.command("lock")(lock.command)
-app.command("promote")(promote.command)
-app.command("promoted")(promoted.command)
-app.command("bench")(bench)
-app.command("train")(train)
-app.command("compare")(compare)
-app.command("init")(init.command)
-app.command("judge")(judge.command)
-app.command("mcp")(mcp.command)
-app.command("doctor")(doctor.command)
+for _command in (
+    optimize.optimize, optimize.resume, show.show, show.replay, report.report, report.audit, extract.extract,
+    extract.apply, export.export, machine.lock, promote.promote, promote.promoted, bench.bench, train.train,
+    bench.compare, workspace.init, workspace.judge, workspace.mcp, machine.doctor,
+):  # fmt: skip
+    app.command(_command.__name__)(_command)
 app.add_typer(tasks)
 app.add_typer(pocket)
 

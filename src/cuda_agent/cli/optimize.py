@@ -1,4 +1,4 @@
-"""cuda-agent optimize"""
+"""cuda-agent optimize, cuda-agent resume"""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cuda_agent.agent.optimize import start
+from cuda_agent.agent import optimize as running
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.cli.support.ending import played, print_run
 from cuda_agent.cli.support.language_model import complete_run
 from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
 from cuda_agent.cli.support.output import ProgressView, emit, say, show
 from cuda_agent.cli.support.settings import with_settings
-from cuda_agent.core.config import OptimizeOptions
+from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, CudaAgentError, NotCovered, TaskError, UsageError
 from cuda_agent.core.records import Trajectory
 from cuda_agent.core.settings import Settings
@@ -29,7 +29,7 @@ _Run = Callable[[Path, Path | None], tuple[Trajectory, int]]
 
 
 @with_settings(OptimizeOptions, without=("judge.timing_stop",))
-def command(
+def optimize(
     settings: Settings,
     tasks: Annotated[list[Path], typer.Argument(metavar="TASK.py…", help="Task files, or folders of them.")],
     out: Annotated[
@@ -48,7 +48,7 @@ def command(
         words = ("cuda-agent", *sys.argv[1:])
         with ProgressView(path.stem) as view:
             return played(
-                lambda: start(
+                lambda: running.start(
                     load_task(path), options, out=folder, api_key_file=api_key_file, command=words,
                     progress=view, watch=view.watch,
                 )
@@ -60,6 +60,24 @@ def command(
         print_run(trajectory, as_json=as_json)
         return code
     return _several(files, out, run, as_json=as_json)
+
+
+@with_settings(Limits, defaults=False)
+def resume(
+    options: Limits,
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")],
+    api_key_file: KeyFileArg = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Go on with a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped."""
+    given = options.model_dump(exclude_unset=True)
+    with ProgressView(directory.name) as view:
+        run, code = played(
+            lambda: running.resume(directory, limits=given, api_key_file=api_key_file, progress=view, watch=view.watch)
+        )
+    print_run(run, as_json=as_json)
+    return code
 
 
 def _files(tasks: list[Path]) -> list[Path]:
@@ -84,12 +102,8 @@ def _several(files: list[Path], out: Path | None, run: _Run, *, as_json: bool) -
         say(f"{name} ({number} of {len(files)})")
         try:
             trajectory, code = run(path, out / name if out is not None else None)
-        except (TaskError, UsageError) as error:
-            rows.append(RunRow(name, error=str(error)))
-            codes.append(error.exit_code)
-            continue
         except CudaAgentError as error:
-            if not rows:
+            if not rows and not isinstance(error, TaskError | UsageError):
                 raise
             rows.append(RunRow(name, error=str(error)))
             codes.append(error.exit_code)

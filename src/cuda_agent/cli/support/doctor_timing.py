@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.support.output import ProgressView, emit, show
+from cuda_agent.cli.support.answer import Answer
+from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import EXIT_OK
 from cuda_agent.core.stack import read_stack
+from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import microseconds
 
@@ -28,8 +28,8 @@ BUDGET_S = 2.0
 COLUMNS = ("kernel", "runs", "µs", "spread", "ratio", "worst", "spread", "95 % intervals hold 1.0", "± typical")
 
 
-def run_timing(device: Device, seconds: float, *, as_json: bool) -> int:
-    """Measures for about `seconds` in all, prints a table or one JSON document. Raises what a judge raises."""
+def run_timing(device: Device, seconds: float) -> Answer:
+    """Measures for about `seconds` in all. Raises what a judge raises."""
     from cuda_agent.judge import KERNELS, same_twice, summarize
 
     options = JudgeOptions(device=device, timing_budget_s=BUDGET_S)
@@ -42,17 +42,14 @@ def run_timing(device: Device, seconds: float, *, as_json: bool) -> int:
             until = time.monotonic() + (end - time.monotonic()) / (len(kernels) - index)
             with same_twice(kernel, options, progress) as once:
                 found.append(summarize(_repeat(once, until)))
-    if as_json:
-        document = {
-            "schema_version": 1,
-            "device": device.value,
-            "stack": read_stack().model_dump(mode="json"),
-            "kernels": [vars(stability) for stability in found],
-        }
-        emit(json.dumps(document, indent=1))
-    else:
-        show(_table(found), Text(_throttling(found)), Text(f"stack  {stack_line(read_stack())}"))
-    return EXIT_OK
+    document = {
+        "schema_version": 1,
+        "device": device.value,
+        "stack": read_stack().model_dump(mode="json"),
+        "kernels": [vars(stability) for stability in found],
+    }
+    lines = map(Text, (_throttling(found), f"stack  {stack_line(read_stack())}"))
+    return Answer(document, [_table(found), *lines])
 
 
 def _repeat(once: Callable[[], Sample], until: float) -> list[Sample]:
@@ -63,9 +60,7 @@ def _repeat(once: Callable[[], Sample], until: float) -> list[Sample]:
 
 
 def _table(found: Sequence[Stability]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in COLUMNS:
-        table.add_column(header, justify="left" if header == "kernel" else "right", no_wrap=True)
+    table = plain_table(*COLUMNS, left=("kernel",))
     for one in found:
         runs = f"{one.evaluations}" + (f" ({one.void} void)" if one.void else "")
         time_us = "—" if one.latency_us is None else microseconds(one.latency_us)

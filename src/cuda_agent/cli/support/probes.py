@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,25 +184,11 @@ def probe_disk() -> Probe:
 def probe_all() -> tuple[list[Probe], dict[str, bool]]:
     """Every finding, and which devices' jobs can run here."""
     torch, facts = probe_torch()
-    gpu, driver = probe_gpu(facts)
-    probes = [
-        probe_python(),
-        torch,
-        probe_cxx(),
-        probe_nvcc(),
-        gpu,
-        driver,
-        probe_sandbox(facts),
-        probe_memory(),
-        probe_disk(),
-    ]
+    probes = [probe_python(), torch, probe_cxx(), probe_nvcc(), *probe_gpu(facts), probe_sandbox(facts)]
+    probes += [probe_memory(), probe_disk()]
     by_name = {probe.name: probe.ok for probe in probes}
     cpu = all(by_name[name] for name in ("python", "torch", "g++", "disk"))
     return probes, {"cpu": cpu, "cuda": cpu and all(by_name[name] for name in ("nvcc", "GPU", "driver", "sandbox"))}
-
-
-def as_data(probes: list[Probe]) -> list[dict[str, str]]:
-    return [asdict(probe) for probe in probes]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
