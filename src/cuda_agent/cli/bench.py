@@ -15,7 +15,7 @@ from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.options import DEFAULTS, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.language_model import complete_run
 from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
 from cuda_agent.cli.support.output import emit, say, show
@@ -137,7 +137,7 @@ def _document(bench: Bench, results: list[BenchResult], metrics: Metrics) -> dic
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Folders that bench left; the first is A.")],
     anyway: Annotated[bool, typer.Option("--anyway", help="Also where the stacks differ.")] = False,
-) -> Answer:
+) -> CommandAnswer:
     """Benchmark runs side by side, task by task: which differences are more than noise."""
     comparison = comparing.compare(runs)
     if not comparison.same_stack and not anyway:
@@ -145,7 +145,7 @@ def compare(
     for side in comparison.sides[1:]:
         for said in (*side.stack_differences, *side.option_differences, *side.notes):
             say(f"{side.directory}: {said}")
-    return Answer(comparison, [comparison_view(comparison)])
+    return CommandAnswer(comparison, [comparison_view(comparison)])
 
 
 def _stacks(comparison: Comparison) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.output import say
 from cuda_agent.release.export import export as exporting
 from cuda_agent.release.export.summary import slower_than_eager
@@ -23,11 +23,11 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="A new folder; by default exports/NAME.")
     ] = None,
-) -> Answer:
+) -> CommandAnswer:
     """Make the best candidate a project of its own that needs nothing of cuda-agent. Runs the task once, sandboxed."""
     made = exporting.export(run, kind, name=name, out=out)
     if slower_than_eager(made.evaluation):
         say("note: these kernels are slower than eager; the original is the better choice")
     document = {"directory": str(made.folder), "as": kind.value, "verified": made.verified.model_dump(mode="json")}
     shown = [f"{made.verified.task}: exported to {made.folder}; see its README.md"]
-    return Answer({"schema_version": 1, **document}, shown)
+    return CommandAnswer({"schema_version": 1, **document}, shown)

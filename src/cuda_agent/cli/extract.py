@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say, show
 from cuda_agent.cli.support.settings import with_settings
@@ -79,7 +79,7 @@ def apply(
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="Don't compile the original for comparison.")
     ] = False,
-) -> Answer:
+) -> CommandAnswer:
     """Run the whole model with its optimized parts beside the original: do the outputs agree, how much faster is it?
 
     Exit code 9 where the outputs don't agree or nothing could be timed."""
@@ -95,4 +95,4 @@ def apply(
     for folder in (out or extracted, *(part.run for part in parts)):
         record.write(folder)
     code = EXIT_OK if record.speedup is not None else EXIT_NOT_PASSED
-    return Answer(record, [whole_model_view(record)], code=code)
+    return CommandAnswer(record, [whole_model_view(record)], code=code)

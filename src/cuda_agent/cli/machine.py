@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.doctor_timing import run_timing
 from cuda_agent.cli.support.output import ProgressView, say
 from cuda_agent.cli.support.probes import Probe, probe_all
@@ -32,7 +32,7 @@ def doctor(
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="SECONDS", min=1.0, help="About how long --timing takes.")
     ] = 60.0,
-) -> Answer:
+) -> CommandAnswer:
     """Say what this machine can do and what is missing. Exit code 0 when cpu or cuda jobs can run, else 4."""
     if timing:
         put_device(settings)
@@ -41,7 +41,7 @@ def doctor(
         progress("doctor", "importing torch, compiling, starting a sandbox")
         probes, devices = probe_all()
     works = {name: "can run" if can else "can not run" for name, can in devices.items()}
-    return Answer(
+    return CommandAnswer(
         {"schema_version": 1, "devices": devices, "probes": [asdict(probe) for probe in probes]},
         [_table(probes), *(Text(f"{name} jobs: {can}", style="bold") for name, can in works.items())],
         code=EXIT_OK if any(devices.values()) else DeviceError.exit_code,
@@ -63,14 +63,14 @@ def _table(probes: list[Probe]) -> Table:
 @answers
 def lock(
     out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path(StackLock.file_name),
-) -> Answer:
+) -> CommandAnswer:
     """Write down the stack that times depend on, for --locked; says what differs from the file as it was."""
     here = read_lock()
     before = _before(out)
     here.save(out)
     for difference in () if before is None else before.differences(here):
         say(str(difference))
-    return Answer(here, said=[f"locked in {out}"])
+    return CommandAnswer(here, said=[f"locked in {out}"])
 
 
 def _before(path: Path) -> StackLock | None:

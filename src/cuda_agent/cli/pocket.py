@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.options import DebugArg, SetArg, TrainingArg
 from cuda_agent.cli.support.output import say
 from cuda_agent.core.config import JudgeOptions
@@ -72,7 +72,7 @@ def fill(
     ] = 500,
     group: Annotated[int, typer.Option("--group", min=1, help="Tasks at a time.")] = 6,
     settings: SetArg = None,
-) -> Answer:
+) -> CommandAnswer:
     """Measure every choice of every task that isn't known yet. Call it again until it says that the table is whole."""
     from cuda_agent.training.config import read_options
     from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
@@ -87,7 +87,7 @@ def fill(
     state = "the table is whole" if done.whole else "call again for the rest"
     refused = f", {done.refused} of tasks that can't be judged" if done.refused else ""
     ending = f"{done.known} of {done.wanted} choices known{refused} after {done.seconds:.0f} s: {state}"
-    return Answer(
+    return CommandAnswer(
         {"known": done.known, "wanted": done.wanted, "failed": done.failed, "tasks": rows},
         [*("  ".join(f"{key} {value}" for key, value in row.items()) for row in rows), ending],
         [f"{name} can't be judged: {reason}" for name, reason in done.failed.items()],
@@ -122,7 +122,7 @@ def compare(
     budget: Annotated[int, typer.Option("--budget", min=1, help="Evaluations that each search may make.")] = 16,
     trained: Annotated[str, typer.Option("--trained", help="Stage whose policy is compared.")] = "ppo",
     settings: SetArg = None,
-) -> Answer:
+) -> CommandAnswer:
     """Evaluations that a search needs to reach 95 % of the best choice's speed: the trained policy, the base model,
     random search, the playbook's own order. Reads what the training left; plays nothing."""
     from cuda_agent.training.config import read_options
@@ -135,7 +135,7 @@ def compare(
     found = compare_training(
         EnvironmentOptions.parse(options.environment), out, players, device=options.device, budget=budget, progress=say
     )
-    return Answer(found, _compared(found), _left_out(found))
+    return CommandAnswer(found, _compared(found), _left_out(found))
 
 
 def _left_out(searches: SearchComparison) -> list[str]:
@@ -165,7 +165,7 @@ def summary(
         Path | None, typer.Option("--memo", help="Where the table lies, if not where the first run says.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder that gets summary.json.")] = None,
-) -> Answer:
+) -> CommandAnswer:
     """Seeds and ablations side by side: held-out tasks after each stage, the full recipe against each one that lacks
     something, evaluations to 95 % of the best. Reads what trainings left, whole or not, wherever they ran."""
     from cuda_agent.training.summary import summarize
@@ -173,7 +173,7 @@ def summary(
     found = summarize(runs, budget=budget, memo=memo, progress=say)
     if out is not None:
         found.write(out)
-    return Answer(found, _summarized(found), _left_out(found.searches))
+    return CommandAnswer(found, _summarized(found), _left_out(found.searches))
 
 
 def _summarized(found: Summary) -> Iterator[str]:

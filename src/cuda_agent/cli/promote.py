@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.extraction import WholeModel
@@ -46,7 +46,7 @@ def promote(
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page.")] = None,
     sign_key: KeyArg = None,
-) -> Answer:
+) -> CommandAnswer:
     """Put the best candidate of a run before the gate, and keep the evidence where it passes. Exit code 9 where not."""
     from cuda_agent.release.promote import promote as examine
 
@@ -73,7 +73,7 @@ def promote(
     if html is not None:
         write_durably(html, render.html(promotion, lock))
     ending = f"promoted: {registry / 'entries' / promotion.entry}" if promotion.entry else "not promoted"
-    return Answer(
+    return CommandAnswer(
         {**promotion.model_dump(mode="json"), "passed": promotion.passed},
         [_gate_table(promotion), ending],
         code=EXIT_OK if promotion.passed else EXIT_NOT_PASSED,
@@ -146,7 +146,7 @@ def promoted(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --check: say it, revoke nothing.")] = False,
     sign_key: KeyArg = None,
-) -> Answer:
+) -> CommandAnswer:
     """List what was promoted, and what of it stands. Exit code 9 where something no longer holds: evidence that was
     changed, and with --check another stack, too."""
     if dry_run and not check:
@@ -169,7 +169,7 @@ def promoted(
             for entry in found
         )
     what = "would be revoked" if dry_run else "is revoked" if check else "doesn't hold, --check revokes it"
-    return Answer(
+    return CommandAnswer(
         {"schema_version": 1, "entries": [_document(entry, faults, changed) for entry in found]},
         [_entry_table(found, faults, changed) if found else Text("nothing was promoted")],
         [f"{digest[:12]} {what}: {plain(fault)}" for digest, fault in faults.items()],

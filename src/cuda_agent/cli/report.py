@@ -13,7 +13,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.core.bench import Metrics
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
@@ -31,7 +31,7 @@ def report(
         Path, typer.Argument(metavar="RUN", help="What bench, optimize or train left, or a folder of runs.")
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The file; by default RUN/report.html.")] = None,
-) -> Answer:
+) -> CommandAnswer:
     """Write a run as one HTML page that needs no network: tables, charts, code, samples, transcripts."""
     from cuda_agent.report.page import render
 
@@ -48,7 +48,7 @@ def report(
     if page.unchecked:
         audit_it = f"cuda-agent audit {shlex.quote(str(directory))}"
         lines.append(f"Without a person's word: {_count(page.unchecked)}; {audit_it}")
-    return Answer({"schema_version": 1, **facts}, map(Text, lines))
+    return CommandAnswer({"schema_version": 1, **facts}, map(Text, lines))
 
 
 def _count(tasks: int) -> str:
@@ -78,7 +78,7 @@ def audit(
     verdict: Annotated[WordOption | None, typer.Option("--verdict", help="Your word on it.")] = None,
     note: Annotated[str, typer.Option("--note", help="Why.")] = "",
     by: Annotated[str | None, typer.Option("--by", help="Who says so; by default the user's name.")] = None,
-) -> Answer:
+) -> CommandAnswer:
     """List what a person should look at (large or strange wins, a random sample), or record their word on a task."""
     run = load(directory)
     if (task is None) != (verdict is None):
@@ -87,9 +87,11 @@ def audit(
     if task is not None and verdict is not None:
         said = record(directory, run.rows, run.audits, task, verdict.value, note, _user() if by is None else by)
         document = {"schema_version": 1, "audit": said.model_dump(mode="json")}
-        return Answer(document, [Text(f"{plain(said.task)}: {said.verdict}")])
+        return CommandAnswer(document, [Text(f"{plain(said.task)}: {said.verdict}")])
     checks = to_check(run.rows, run.limits, run.audits)
-    return Answer({"schema_version": 1, "tasks": [_fact(item) for item in checks]}, _view(run.notes, checks, directory))
+    return CommandAnswer(
+        {"schema_version": 1, "tasks": [_fact(item) for item in checks]}, _view(run.notes, checks, directory)
+    )
 
 
 def _user() -> str:

@@ -14,7 +14,7 @@ from cuda_agent.agent import replay as replaying
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import read_transcript
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
@@ -30,14 +30,14 @@ RunArg = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory tha
 
 
 @answers
-def show(directory: RunArg) -> Answer:
+def show(directory: RunArg) -> CommandAnswer:
     """Page through a run: turns, calls, results, times, each candidate as a diff against the one before."""
     run = RunDirectory(directory)
     task, options, _ = run.read_start()
     turns = read_transcript(run.path)
     document = {"task": task.name, "policy": options.policy, "turns": [t.model_dump(mode="json") for t in turns]}
     title = Text(f"{task.name}, policy {options.policy}, {len(turns)} turns", style="bold")
-    return Answer({"schema_version": 1, **document}, [title, *_parts(run, turns)], paged=True)
+    return CommandAnswer({"schema_version": 1, **document}, [title, *_parts(run, turns)], paged=True)
 
 
 def _parts(run: RunDirectory, turns: tuple[Turn, ...]) -> Iterator[RenderableType]:
@@ -62,7 +62,7 @@ def _parts(run: RunDirectory, turns: tuple[Turn, ...]) -> Iterator[RenderableTyp
 
 @with_settings(JudgeOptions, only=("timing_budget_s",), defaults=False, file=False)
 @answers
-def replay(settings: Settings, directory: RunArg) -> Answer:
+def replay(settings: Settings, directory: RunArg) -> CommandAnswer:
     """Judge every candidate of a recorded run again, and set the times beside the recorded ones. Needs no key.
 
     Exit code 9 where one that had passed no longer does."""
@@ -76,4 +76,4 @@ def replay(settings: Settings, directory: RunArg) -> Answer:
         row.recorded_verdict == Verdict.PASSED.value and row.evaluation.verdict is not Verdict.PASSED for row in rows
     )
     document = {"schema_version": 1, "candidates": [row.model_dump(mode="json") for row in rows]}
-    return Answer(document, [replay_view(rows)], code=EXIT_NOT_PASSED if lost else EXIT_OK)
+    return CommandAnswer(document, [replay_view(rows)], code=EXIT_NOT_PASSED if lost else EXIT_OK)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.options import SetArg, TrainingArg
 from cuda_agent.cli.support.output import say
 from cuda_agent.core.errors import UsageError
@@ -39,7 +39,7 @@ def train(
         Path | None, typer.Option("--out", help="Folder of the training; where it stands, it goes on.")
     ] = None,
     settings: SetArg = None,
-) -> Answer:
+) -> CommandAnswer:
     """Train a policy: warm-up, sampling, rejection fine-tuning, value pretraining, agentic PPO. Goes on where it was
     ended."""
     options = read_options(config, settings or ())
@@ -61,10 +61,10 @@ def train(
 
     manifest = Training(directory, options, KernelDomain(options, directory, progress), progress).run(chosen)
     document = {"folder": str(directory), "stages": [one.model_dump() for one in manifest.stages]}
-    return Answer(document, said=_lines(manifest, directory))
+    return CommandAnswer(document, said=_lines(manifest, directory))
 
 
-def _check(options: TrainingOptions) -> Answer:
+def _check(options: TrainingOptions) -> CommandAnswer:
     """Raises UsageError where verl or one of our own parts refuses a setting."""
     from cuda_agent.training.domain import KernelDomain
     from cuda_agent.training.stages.run import check
@@ -73,7 +73,7 @@ def _check(options: TrainingOptions) -> Answer:
     check(options)
     wanted = [name for name in STAGES if name == "base" or getattr(options, name) is not None]
     said = f"{options.name}: {', '.join(wanted)} by the launcher {options.launcher}; verl accepts it"
-    return Answer(options, said=[said])
+    return CommandAnswer(options, said=[said])
 
 
 def _lines(manifest: TrainingManifest, directory: Path) -> Iterator[str]:

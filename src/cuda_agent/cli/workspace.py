@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.options import DebugArg
 from cuda_agent.cli.support.output import ProgressView, show
 from cuda_agent.cli.support.settings import with_settings
@@ -48,7 +48,7 @@ def judge(
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Also run compute-sanitizer's memcheck and racecheck (cuda).")
     ] = False,
-) -> Answer:
+) -> CommandAnswer:
     """Judge a workspace: build, verify, profile. Exit code 0 when it passed, 9 when it didn't."""
     from cuda_agent.judge import evaluate
 
@@ -61,7 +61,7 @@ def judge(
         raise UsageError(f"{folder} has no model_new.py yet", "Write it, and the kernels under kernels/, first")
     with ProgressView(workspace.task.name) as progress:
         evaluation = evaluate(workspace.task, candidate, options, progress, sanitize=sanitize)
-    return Answer(
+    return CommandAnswer(
         evaluation,
         [evaluation_view(evaluation, reward(evaluation, options.reward_baseline), str(folder))],
         code=EXIT_OK if evaluation.verdict is Verdict.PASSED else EXIT_NOT_PASSED,

@@ -19,7 +19,7 @@ from cuda_agent.core.errors import EXIT_OK
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandAnswer:
     """`document` is the answer for programs. `shown` is the same for people, on standard output, and `said` are lines
     on standard error. A string is printed as it is; other parts are fitted to the terminal, and go through
     its pager with `paged`."""
@@ -48,7 +48,7 @@ class Answer:
         return self.code
 
 
-def answers(command: Callable[..., Answer]) -> Callable[..., int]:
+def answers(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
     """Gives a command the options `--json` and `--debug`, prints its answer and returns its exit code."""
     own = inspect.signature(command, eval_str=True).parameters.values()
     added = {"as_json": JsonArg, "debug": DebugArg}

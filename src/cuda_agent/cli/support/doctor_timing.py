@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.support.answer import Answer
+from cuda_agent.cli.support.answer import CommandAnswer
 from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
@@ -28,7 +28,7 @@ BUDGET_S = 2.0
 COLUMNS = ("kernel", "runs", "µs", "spread", "ratio", "worst", "spread", "95 % intervals hold 1.0", "± typical")
 
 
-def run_timing(device: Device, seconds: float) -> Answer:
+def run_timing(device: Device, seconds: float) -> CommandAnswer:
     """Measures for about `seconds` in all. Raises what a judge raises."""
     from cuda_agent.judge import KERNELS, same_twice, summarize
 
@@ -49,7 +49,7 @@ def run_timing(device: Device, seconds: float) -> Answer:
         "kernels": [vars(stability) for stability in found],
     }
     lines = map(Text, (_throttling(found), f"stack  {stack_line(read_stack())}"))
-    return Answer(document, [_table(found), *lines])
+    return CommandAnswer(document, [_table(found), *lines])
 
 
 def _repeat(once: Callable[[], Sample], until: float) -> list[Sample]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.language_model import complete_model
 from cuda_agent.cli.support.options import KeyFileArg
 from cuda_agent.cli.support.output import ProgressView
@@ -33,7 +33,7 @@ from cuda_agent.workspace.sandbox import resolve_level
 def crawl(
     options: CrawlOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set; made when missing.")],
-) -> Answer:
+) -> CommandAnswer:
     """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
     with ProgressView("tasks crawl") as view:
         way = TrialOptions(
@@ -43,7 +43,7 @@ def crawl(
     found.write(directory)
     seeds = Counter(seed.library for seed in found.seeds)
     operators = Counter(library for library, _ in {(seed.library, seed.operator) for seed in found.seeds})
-    return Answer(
+    return CommandAnswer(
         {"seeds": seeds, "operators": operators, "left_out": {"all": len(found.left_out)}},
         said=[
             *(f"{name}: {count} seeds" for name, count in seeds.items()),
@@ -59,7 +59,7 @@ def compose(
     settings: Settings,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its seeds.")],
     api_key_file: KeyFileArg = None,
-) -> Answer:
+) -> CommandAnswer:
     """Compose candidates from the folder's seeds; goes on where the folder's file ends."""
     complete_model(settings, "llm", "composer", settings.get("composer", "builtin"))
     options = settings.parse(ComposeRunOptions)
@@ -80,7 +80,7 @@ def compose(
             library_versions=composing.library_versions(seeds), runs_with=options.runs_with,
         ))  # fmt: skip
         made = composing.compose(directory, chosen, options.count, lambda text: view("compose", text))
-    return Answer(
+    return CommandAnswer(
         {"found": made.found, "added": made.added, "skipped": made.skipped},
         said=[
             *(f"{number}: {reason}" for number, reason in made.skipped.items()),
@@ -93,8 +93,8 @@ def compose(
 def import_published(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet with columns ops, data_source, code.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the new data set.")],
-) -> Answer:
+) -> CommandAnswer:
     """Read the published data set's format as candidates of a new folder."""
     tasks = read_published(file)
     path = write_candidates(out, tasks)
-    return Answer({"file": str(path), "tasks": len(tasks)}, said=[f"{len(tasks)} tasks: {path}"])
+    return CommandAnswer({"file": str(path), "tasks": len(tasks)}, said=[f"{len(tasks)} tasks: {path}"])

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.cli.support.settings import put_device, with_settings
 from cuda_agent.core.enums import Device
@@ -34,7 +34,7 @@ def build(
         str | None,
         typer.Option("--recorded", metavar="FILE|STACK", help="Measure nothing: take what was measured and recorded."),
     ] = None,
-) -> Answer:
+) -> CommandAnswer:
     """Crawl; compose, filter, decontaminate until enough tasks are left; export. Goes on where a killed build ended."""
     options = building.BuildOptions.read(config)
     if recorded is None:
@@ -47,7 +47,7 @@ def build(
     if made.unmeasured:
         left_out = f"{made.unmeasured} of {made.candidates} candidates have no recorded measurement and are left out"
         said.insert(0, left_out)
-    return Answer({**vars(made), "folder": str(made.folder)}, said=said)
+    return CommandAnswer({**vars(made), "folder": str(made.folder)}, said=said)
 
 
 @with_settings(ChooseOptions)
@@ -58,13 +58,13 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where to write; DIR/export if not given.")
     ] = None,
-) -> Answer:
+) -> CommandAnswer:
     """Write parquet files, one for each split, and a dataset card; `datasets.load_dataset` loads the folder."""
     target = out or directory / "export"
     chosen = exporting.choose(directory, stack=options.stack, count=options.count)
     counts = exporting.export(directory, target, chosen)
     splits = ", ".join(f"{split} {number}" for split, number in counts.items())
-    return Answer({"folder": str(target), "splits": counts}, said=[f"{splits}: {target}"])
+    return CommandAnswer({"folder": str(target), "splits": counts}, said=[f"{splits}: {target}"])
 
 
 @with_settings(ChooseOptions)
@@ -76,14 +76,14 @@ def stats(
         Path | None,
         typer.Option("--plots", metavar="DIR", help="Where plots (SVG) and stats.json go; DIR/plots if not given."),
     ] = None,
-) -> Answer:
+) -> CommandAnswer:
     """Composition, operators, cost, roofline class, times and funnel of a data set, printed and plotted."""
     found = read_stats(directory, options.stack, options.count)
     target = plots or directory / "plots"
     written = write_plots(found, target)
     without_points = found.model_copy(update={"points": ()})
     without_points.write(target)
-    return Answer(without_points, _tables(found), [f"{len(written)} plots: {target}"])
+    return CommandAnswer(without_points, _tables(found), [f"{len(written)} plots: {target}"])
 
 
 def _table(title: str, words: str, *numbers: str) -> Table:

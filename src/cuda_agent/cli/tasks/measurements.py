@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK
@@ -23,7 +23,7 @@ from cuda_agent.tasks.filter.run import Filtered, Shard, filter_folder, read_can
 def filter_candidates(
     options: FilterRunOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],
-) -> Answer:
+) -> CommandAnswer:
     """Ask every rule of every candidate, and time those that keep them; goes on where the folder's files end."""
     part = None if options.shard is None else Shard.parse(options.shard)
     with ProgressView("tasks filter") as view:
@@ -44,7 +44,7 @@ def filter_candidates(
         "steps_s": done.steps_s,
         "a_minute": None if done.a_minute is None else round(done.a_minute, 1),
     }
-    return Answer(document, said=_lines(done, flow), code=EXIT_NOT_PASSED if done.left else EXIT_OK)
+    return CommandAnswer(document, said=_lines(done, flow), code=EXIT_NOT_PASSED if done.left else EXIT_OK)
 
 
 def _lines(done: Filtered, funnel: Funnel) -> Iterator[str]:
@@ -66,7 +66,9 @@ def merge(
     sources: Annotated[
         list[Path], typer.Argument(metavar="SHARD…", help="Folders in which `tasks filter` worked, or files of theirs.")
     ],
-) -> Answer:
+) -> CommandAnswer:
     """Take in the measurements of other runs of `tasks filter`."""
     added = measurements.merge(directory, sources)
-    return Answer(added, said=[f"{count} measurements added: {directory / name}" for name, count in added.items()])
+    return CommandAnswer(
+        added, said=[f"{count} measurements added: {directory / name}" for name, count in added.items()]
+    )

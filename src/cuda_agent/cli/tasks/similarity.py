@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import Answer, answers
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
@@ -23,7 +23,7 @@ from cuda_agent.workspace.sandbox import resolve_level
 def decontaminate(
     options: DecontaminateOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],
-) -> Answer:
+) -> CommandAnswer:
     """Compare every task with every evaluation task, and with the tasks before it, by two independent tests."""
     with ProgressView("tasks decontaminate") as view:
         capture = capturing(options.device, resolve_level(options.sandbox), options.memory_mib)
@@ -50,7 +50,7 @@ def decontaminate(
         said.append(f"{without} evaluation tasks have no operator graph: they were compared by syntax only")
     if account.tasks_with_graph < account.tasks:
         said.append(f"{account.tasks - account.tasks_with_graph} tasks were not measured: compared by syntax only")
-    return Answer(account, said=said)
+    return CommandAnswer(account, said=said)
 
 
 @with_settings(DecontaminateOptions, only=("device", "memory_mib", "sandbox"), base=CPU)
@@ -59,13 +59,13 @@ def fingerprint(
     options: DecontaminateOptions,
     path: Annotated[str, typer.Argument(metavar="PATH", help="The evaluation set, as --against takes it.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write.")],
-) -> Answer:
+) -> CommandAnswer:
     """Make a file that tasks can be compared with and that holds no line of the evaluation set."""
     with ProgressView("tasks fingerprint") as view:
         capture = capturing(options.device, resolve_level(options.sandbox), options.memory_mib)
         found = write_fingerprints(out, path, capture, lambda text: view("fingerprint", text))
     graphs = sum(one.graph is not None for one in found)
-    return Answer(
+    return CommandAnswer(
         {"file": str(out), "tasks": len(found), "graphs": graphs},
         said=[f"{len(found)} evaluation tasks, {graphs} of them with their operator graph: {out}"],
     )
