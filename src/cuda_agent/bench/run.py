@@ -84,29 +84,19 @@ class Bench:
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, pool.limits())
             self.say(f"{len(fresh) + len(again)} tasks to do, {jobs} at a time")
-            players = [self._player(pool, problem) for problem in fresh]
-            players += [self._player(pool, problem, again=True) for problem in again]
+            players = [
+                Player(
+                    problem, self.directory, self.manifest, self.options.run, self.policy, pool, self.key_file, goes_on
+                )
+                for problems, goes_on in ((fresh, False), (again, True))
+                for problem in problems
+            ]
             done = len(known)
             with Players(players, jobs, pool, self.stop_after_s) as running:
                 for result in running.results():
                     done += result.task.id not in known
                     self.directory.append(result)
                     self.told(result, done, len(self.problems))
-
-    def _player(self, pool: Pool, problem: Problem, *, again: bool = False) -> Player:
-        return Player(
-            entry=problem.entry,
-            task=problem.task,
-            directory=self.directory.task_directory(problem),
-            root=self.directory.path,
-            options=self.options.run,
-            policy=self.policy,
-            pool=pool,
-            command=self.manifest.command,
-            key_file=self.key_file,
-            limits=self.manifest.limits,
-            again=again,
-        )
 
 
 class Players:
