@@ -107,8 +107,8 @@ class BenchDirectory:
         return manifest, changes
 
     def write_limits(self, manifest: BenchManifest, limits: Roofline | None) -> BenchManifest:
-        """Writes the device's measured limits, unless they are known. Raises StoreError."""
-        if limits is None or manifest.limits is not None:
+        """Writes the device's measured limits, if there are any. Raises StoreError."""
+        if limits is None:
             return manifest
         manifest = manifest.model_copy(update={"limits": limits})
         manifest.write(self.path)

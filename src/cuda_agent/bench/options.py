@@ -11,6 +11,7 @@ from cuda_agent.core.config import Configuration, Flag, OptimizeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.stack import available_memory
 
 #: Timing options for hundreds of tasks; `optimize` uses 10 s and `settled`. docs/bench.md has the cost in accuracy.
 DEFAULTS = {"run": {"judge": {"timing_budget_s": 2.0, "timing_stop": "decided"}}}
@@ -62,8 +63,5 @@ def default_jobs(device: Device) -> int:
 
 def host_bytes() -> int:
     """Returns nine tenths of this machine's available memory."""
-    with open("/proc/meminfo") as stream:
-        for line in stream:
-            if line.startswith("MemAvailable:"):
-                return int(int(line.split()[1]) * 1024 * 0.9)
-    return 8 * _GIB
+    free = available_memory()
+    return 8 * _GIB if free is None else int(free * 0.9)

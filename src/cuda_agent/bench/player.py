@@ -73,9 +73,9 @@ class Player:
             return self.failed(error, time.monotonic() - begin)
         except Unsaved as error:
             raise StoreError(error.cause, error.remedy, detail=error.detail) from None
-        return (
-            None if trajectory.outcome == "interrupted" else self._with_facts(result_of(self.problem.entry, trajectory))
-        )
+        if trajectory.outcome == "interrupted":
+            return None
+        return self._with_facts(result_of(self.problem.entry, trajectory))
 
     def _played(self) -> Trajectory:
         task = self.problem.task
@@ -119,9 +119,8 @@ class Player:
 
     def failed(self, error: Exception, wall_s: float) -> BenchResult:
         """Returns the result of a task that can't be judged, or whose judge or device failed."""
-        return self._with_facts(
-            BenchResult(task=self.problem.entry, outcome="error", message=str(error), wall_s=wall_s)
-        )
+        entry = self.problem.entry
+        return self._with_facts(BenchResult(task=entry, outcome="error", message=str(error), wall_s=wall_s))
 
 
 def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:

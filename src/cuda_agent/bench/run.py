@@ -6,6 +6,7 @@ as it is known.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -84,13 +85,11 @@ class Bench:
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, pool.limits())
             self.say(f"{len(fresh) + len(again)} tasks to do, {jobs} at a time")
-            players = [
-                Player(
-                    problem, self.directory, self.manifest, self.options.run, self.policy, pool, self.key_file, goes_on
-                )
-                for problems, goes_on in ((fresh, False), (again, True))
-                for problem in problems
-            ]
+            player = functools.partial(
+                Player, bench=self.directory, manifest=self.manifest, options=self.options.run, policy=self.policy,
+                pool=pool, key_file=self.key_file,
+            )  # fmt: skip
+            players = [*map(player, fresh), *(player(problem, again=True) for problem in again)]
             done = len(known)
             with Players(players, jobs, pool, self.stop_after_s) as running:
                 for result in running.results():
