@@ -14,12 +14,12 @@ from cuda_agent.agent.run import AgentRun, Unsaved
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.directory import BenchDirectory
-from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.suite import Problem
-from cuda_agent.core.bench import BenchManifest, BenchResult, SuiteTask
+from cuda_agent.core.bench import BenchManifest, BenchResult, RooflineClass, SuiteTask
 from cuda_agent.core.config import OptimizeOptions
+from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import StoreError, TaskError
-from cuda_agent.core.inspection import LeastWork
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.records import Trajectory
 from cuda_agent.llm.client import prepare
 from cuda_agent.llm.keys import Key
@@ -30,6 +30,10 @@ from cuda_agent.pool.session import StayingJudge
 _LOCK_PATIENCE_S = 30.0
 #: The outcomes of a run that can't be continued.
 _OVER = ("finished", "not_covered", "gave_up", "budget", "stalled", "policy_error")
+
+
+#: The time in µs that any call takes for its launches. Less work than that doesn't determine the time.
+LATENCY_US = 10.0
 
 
 @dataclass
@@ -121,6 +125,22 @@ class Player:
         """Returns the result of a task that can't be judged, or whose judge or device failed."""
         entry = self.problem.entry
         return self._with_facts(BenchResult(task=entry, outcome="error", message=str(error), wall_s=wall_s))
+
+
+def bound(work: LeastWork, limits: Roofline | None, precision: Precision) -> RooflineClass | None:
+    """Returns `latency` where memory and arithmetic at their limits both take less than LATENCY_US, else the slower of
+    both. Returns None where the device's limits are unknown."""
+    if limits is None:
+        return None
+    memory_us = work.bytes / limits.bandwidth_gb_s / 1e3
+    product = {Precision.FP32: limits.fp32_tflops, Precision.TF32: limits.tf32_tflops}.get(
+        precision, limits.half_tflops
+    )
+    compute_us = work.product_flops / (product or limits.fp32_tflops) / 1e6
+    compute_us += work.other_flops / limits.fp32_tflops / 1e6
+    if max(memory_us, compute_us) < LATENCY_US:
+        return "latency"
+    return "memory" if memory_us >= compute_us else "compute"
 
 
 def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:

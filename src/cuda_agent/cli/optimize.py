@@ -11,14 +11,24 @@ from typing import Annotated, Any
 import typer
 
 from cuda_agent.agent import optimize as running
+from cuda_agent.agent.run import Unsaved
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.support.ending import played, print_run
-from cuda_agent.cli.support.language_model import complete_run
+from cuda_agent.cli.support.answer import CommandAnswer, answers
 from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
 from cuda_agent.cli.support.output import ProgressView, emit, say, show
-from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.cli.support.settings import complete_run, with_settings
 from cuda_agent.core.config import Limits, OptimizeOptions
-from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, CudaAgentError, NotCovered, TaskError, UsageError
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NOT_PASSED,
+    EXIT_OK,
+    CudaAgentError,
+    NotCovered,
+    PolicyError,
+    TaskError,
+    UsageError,
+)  # fmt: skip
 from cuda_agent.core.records import Trajectory
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.suite import RunRow, suite_view, summary
@@ -56,28 +66,24 @@ def optimize(
 
     files = _files(tasks)
     if len(files) == 1 and not tasks[0].is_dir():
-        trajectory, code = run(files[0], out)
-        print_run(trajectory, as_json=as_json)
-        return code
+        return answer_of(*run(files[0], out)).print(as_json=as_json)
     return _several(files, out, run, as_json=as_json)
 
 
 @with_settings(Limits, defaults=False)
+@answers
 def resume(
     options: Limits,
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")],
     api_key_file: KeyFileArg = None,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Go on with a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped."""
     given = options.model_dump(exclude_unset=True)
     with ProgressView(directory.name) as view:
         run, code = played(
             lambda: running.resume(directory, limits=given, api_key_file=api_key_file, progress=view, watch=view.watch)
         )
-    print_run(run, as_json=as_json)
-    return code
+    return answer_of(run, code)
 
 
 def _files(tasks: list[Path]) -> list[Path]:
@@ -153,3 +159,32 @@ def _together(codes: list[int]) -> int:
     if failures:
         return failures[0]
     return EXIT_OK if EXIT_OK in codes else NotCovered.exit_code
+
+
+def played(play: Callable[[], Trajectory]) -> tuple[Trajectory, int]:
+    """The run and its exit code. Where something of it could not be written, that is said, and the code is that of a
+    file that can't be written; what was judged is there all the same."""
+    try:
+        run = play()
+    except Unsaved as error:
+        if error.trajectory.evaluation is None:
+            raise
+        say(f"error: {error}")
+        return error.trajectory, error.exit_code
+    return run, exit_code(run)
+
+
+def answer_of(run: Trajectory, code: int) -> CommandAnswer:
+    """The run as a table, with its exit code."""
+    return CommandAnswer(run, [trajectory_view(run)], code=code)
+
+
+def exit_code(trajectory: Trajectory) -> int:
+    """0 when the best candidate passed; else 130, 10, 7 or 9 by how the run ended."""
+    if trajectory.outcome == "interrupted":
+        return EXIT_INTERRUPTED
+    if trajectory.outcome == "policy_error":
+        return PolicyError.exit_code
+    if trajectory.evaluation is not None and trajectory.evaluation.verdict is Verdict.PASSED:
+        return EXIT_OK
+    return NotCovered.exit_code if trajectory.outcome == "not_covered" else EXIT_NOT_PASSED
