@@ -15,10 +15,8 @@ from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.options import DEFAULTS, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
-from cuda_agent.cli.support.output import emit, say, show
-from cuda_agent.cli.support.settings import complete_run, with_settings
+from cuda_agent.cli.support.output import CommandAnswer, answers, emit, say, show
+from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.bench import BenchResult, Metrics
 from cuda_agent.core.comparison import Comparison
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.output import say
+from cuda_agent.cli.support.output import CommandAnswer, answers, say
 from cuda_agent.release.export import export as exporting
 from cuda_agent.release.export.summary import slower_than_eager
 

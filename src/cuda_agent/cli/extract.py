@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.options import DebugArg, JsonArg
-from cuda_agent.cli.support.output import ProgressView, emit, say, show
-from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, emit, say, show
+from cuda_agent.cli.support.settings import DebugArg, JsonArg, with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, TaskError, UsageError
 from cuda_agent.report.tables.extraction import extraction_view, whole_model_view

@@ -12,8 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.output import ProgressView, say
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, say
 from cuda_agent.cli.support.probes import Probe, probe_all
 from cuda_agent.cli.support.settings import put_device, with_settings
 from cuda_agent.core.config import JudgeOptions

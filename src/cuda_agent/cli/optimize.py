@@ -13,10 +13,8 @@ import typer
 from cuda_agent.agent import optimize as running
 from cuda_agent.agent.run import Unsaved
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
-from cuda_agent.cli.support.output import ProgressView, emit, say, show
-from cuda_agent.cli.support.settings import complete_run, with_settings
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, emit, say, show
+from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import (

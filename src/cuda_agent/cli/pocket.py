@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.options import DebugArg, SetArg, TrainingArg
-from cuda_agent.cli.support.output import say
+from cuda_agent.cli.support.output import CommandAnswer, answers, say
+from cuda_agent.cli.support.settings import DebugArg, SetArg, TrainingArg
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError

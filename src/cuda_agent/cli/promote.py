@@ -11,8 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.output import ProgressView
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import write_durably

@@ -13,7 +13,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
+from cuda_agent.cli.support.output import CommandAnswer, answers
 from cuda_agent.core.bench import Metrics
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably

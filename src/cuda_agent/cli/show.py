@@ -14,8 +14,7 @@ from cuda_agent.agent import replay as replaying
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import read_transcript
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.output import ProgressView
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict

@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.options import SetArg, TrainingArg
-from cuda_agent.cli.support.output import say
+from cuda_agent.cli.support.output import CommandAnswer, answers, say
+from cuda_agent.cli.support.settings import SetArg, TrainingArg
 from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import TrainingOptions, preset, read_options
 from cuda_agent.training.stages.records import STAGES, TrainingManifest

@@ -10,10 +10,8 @@ from rich.text import Text
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.options import DebugArg
-from cuda_agent.cli.support.output import ProgressView, show
-from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, show
+from cuda_agent.cli.support.settings import DebugArg, with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.options import KeyFileArg
-from cuda_agent.cli.support.output import ProgressView
-from cuda_agent.cli.support.settings import complete_model, with_settings
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
+from cuda_agent.cli.support.settings import KeyFileArg, complete_model, with_settings
 from cuda_agent.core.settings import Settings
 from cuda_agent.llm.client import make_client, prepare
 from cuda_agent.tasks.compose import run as composing

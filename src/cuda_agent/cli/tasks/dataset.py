@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.output import ProgressView
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.cli.support.settings import put_device, with_settings
 from cuda_agent.core.enums import Device
 from cuda_agent.core.settings import Settings

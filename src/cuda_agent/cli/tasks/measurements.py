@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.output import ProgressView
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK
 from cuda_agent.tasks.filter import measurements

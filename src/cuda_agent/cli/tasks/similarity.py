@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.answer import CommandAnswer, answers
-from cuda_agent.cli.support.output import ProgressView
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
 from cuda_agent.tasks.decontaminate.capture import capturing
