@@ -10,7 +10,6 @@ from pydantic import Field
 from cuda_agent.core.config import Configuration, Flag, OptimizeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import available_memory
 
 #: Timing options for hundreds of tasks; `optimize` uses 10 s and `settled`. docs/bench.md has the cost in accuracy.
@@ -44,12 +43,6 @@ class BenchOptions(Configuration):
         """Returns the names of the settings that differ in `other`, with its values."""
         found = differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
         return [f"{name} {theirs} instead of {mine}" for name, (mine, theirs) in found.items()]
-
-
-def check(options: BenchOptions) -> None:
-    """Raises UsageError for options that a suite doesn't have."""
-    if options.run.parallel > 1:
-        raise UsageError("A benchmark plays one agent on each task", "Omit --parallel")
 
 
 def default_jobs(device: Device) -> int:

@@ -113,7 +113,6 @@ class Player:
         return prepare(self.options.llm, self.key_file) if policy_name(self.policy) == "llm" else None
 
     def _with_facts(self, result: BenchResult) -> BenchResult:
-        """Returns the result with the task's directory, least work and roofline."""
         directory = str(self.directory.relative_to(self.bench.path)) if self.directory.exists() else None
         entry = result.task
         if self._work:

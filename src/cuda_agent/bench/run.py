@@ -19,7 +19,7 @@ from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, check, default_jobs
+from cuda_agent.bench.options import BenchOptions, default_jobs
 from cuda_agent.bench.player import Player
 from cuda_agent.bench.suite import Problem, mixed, select
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
@@ -196,7 +196,6 @@ class Players:
         return result
 
     def _look_at_policy(self, result: BenchResult) -> None:
-        """Raises PolicyError where the policy failed on several tasks in a row."""
         self._policy_errors = self._policy_errors + 1 if result.outcome == "policy_error" else 0
         if self._policy_errors >= _MOST_POLICY_ERRORS:
             cause = f"The policy failed on {self._policy_errors} tasks in a row: {result.message}"
@@ -224,7 +223,8 @@ def begin(
     command: tuple[str, ...] = (),
 ) -> Bench:
     """Begins a run on those of the problems that the options choose. Raises UsageError, StoreError."""
-    check(options)
+    if options.run.parallel > 1:
+        raise UsageError("A benchmark plays one agent on each task", "Omit --parallel")
     chosen = select(problems, levels=options.levels, ids=options.ids, limit=options.limit)
     directory = BenchDirectory(out)
     directory.prepare()

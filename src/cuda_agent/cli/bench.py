@@ -57,7 +57,6 @@ def bench(
 
 
 def _begun(suite: list[str], options: BenchOptions, out: Path | None, *, resume: bool) -> Bench:
-    """A new run, or the one that was begun."""
     if resume and out is None:
         raise UsageError("--resume needs the run's folder", "Add --out DIR")
     if out is None:

@@ -93,16 +93,14 @@ def add_locked(command: Any) -> None:
     donor.command()(_with_locked)
     option: Any = typer.main.get_command(donor).params[0]
     option.expose_value = False
-    _add(command, option)
-
-
-def _add(command: Any, option: Any) -> None:
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        command.params.append(option)
-        return
-    for one in inner.values():
-        _add(one, option)
+    waiting = [command]
+    while waiting:
+        one = waiting.pop()
+        inner = getattr(one, "commands", None)
+        if inner is None:
+            one.params.append(option)
+        else:
+            waiting += inner.values()
 
 
 def with_file(arguments: Sequence[str]) -> list[str]:

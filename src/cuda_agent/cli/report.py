@@ -5,9 +5,8 @@ from __future__ import annotations
 import getpass
 import shlex
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import RenderableType
@@ -56,26 +55,19 @@ def _count(tasks: int) -> str:
 
 
 def _metrics(run: Recorded) -> Metrics:
-    """Returns the metrics of the tasks that have ended."""
     from cuda_agent.bench.metrics import metrics_of
 
     ended = [result for result in run.results if result.outcome != "unfinished"]
     return metrics_of(ended, tasks=len(run.rows))
 
 
-class WordOption(StrEnum):
-    """What a person says of a task."""
-
-    SOUND = "sound"
-    DOUBTFUL = "doubtful"
-    CHEATING = "cheating"
-
-
 @answers
 def audit(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="What bench or optimize left.")],
     task: Annotated[str | None, typer.Option("--task", help="The task that the verdict is on.")] = None,
-    verdict: Annotated[WordOption | None, typer.Option("--verdict", help="Your word on it.")] = None,
+    verdict: Annotated[
+        Literal["sound", "doubtful", "cheating"] | None, typer.Option("--verdict", help="Your word on it.")
+    ] = None,
     note: Annotated[str, typer.Option("--note", help="Why.")] = "",
     by: Annotated[str | None, typer.Option("--by", help="Who says so; by default the user's name.")] = None,
 ) -> CommandAnswer:
@@ -85,7 +77,7 @@ def audit(
         missing, given = ("--verdict", "--task") if verdict is None else ("--task", "--verdict")
         raise UsageError(f"{given} without {missing}", "Give both, or neither for the list")
     if task is not None and verdict is not None:
-        said = record(directory, run.rows, run.audits, task, verdict.value, note, _user() if by is None else by)
+        said = record(directory, run.rows, run.audits, task, verdict, note, _user() if by is None else by)
         document = {"schema_version": 1, "audit": said.model_dump(mode="json")}
         return CommandAnswer(document, [Text(f"{plain(said.task)}: {said.verdict}")])
     checks = to_check(run.rows, run.limits, run.audits)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,23 +15,13 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import TrainingOptions, preset, read_options
 from cuda_agent.training.stages.records import STAGES, TrainingManifest
 
-
-class StageOption(StrEnum):
-    """What to run; `all` is every stage of the configuration in order, `check` only looks at the configuration."""
-
-    ALL = "all"
-    BASE = "base"
-    WARMUP = "warmup"
-    SAMPLE = "sample"
-    RFT = "rft"
-    VALUE = "value"
-    PPO = "ppo"
-    CHECK = "check"
+#: What to run: a stage, all stages of the configuration in order, or a look at the configuration only.
+Stage = Literal["all", "base", "warmup", "sample", "rft", "value", "ppo", "check"]
 
 
 @answers
 def train(
-    stage: Annotated[StageOption, typer.Argument(help="What to run; check only composes the configuration.")],
+    stage: Annotated[Stage, typer.Argument(help="What to run; check only composes the configuration.")],
     config: TrainingArg,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the training; where it stands, it goes on.")
@@ -42,14 +31,12 @@ def train(
     """Train a policy: warm-up, sampling, rejection fine-tuning, value pretraining, agentic PPO. Goes on where it was
     ended."""
     options = read_options(config, settings or ())
-    if stage is StageOption.CHECK:
+    if stage == "check":
         return _check(options)
     directory = out or Path("runs") / f"train-{options.name}"
-    chosen = STAGES if stage is StageOption.ALL else (stage.value,)
-    if stage is not StageOption.ALL and stage is not StageOption.BASE and getattr(options, stage.value) is None:
-        raise UsageError(
-            f"{config} leaves the stage {stage.value} out", f"Give its options ({preset('pocket')} has all)"
-        )
+    chosen = STAGES if stage == "all" else (stage,)
+    if stage not in ("all", "base") and getattr(options, stage) is None:
+        raise UsageError(f"{config} leaves the stage {stage} out", f"Give its options ({preset('pocket')} has all)")
     from cuda_agent.training.domain import KernelDomain
     from cuda_agent.training.stages.run import Training
 
