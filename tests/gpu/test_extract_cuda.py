@@ -12,7 +12,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.release.extract.apply import apply, optimized
 from cuda_agent.release.extract.extract import extract, read_extraction
 from cuda_agent.release.extract.specs import whole_model_source
-from cuda_agent.workspace.sandbox import available_level
+from cuda_agent.workspace.sandbox import sandbox_facts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.integration, pytest.mark.alone]
 
@@ -57,7 +57,9 @@ def test_a_model_is_faster_with_a_faster_part(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text(MODEL)
     whole = whole_model_source(str(path), cwd=tmp_path)
-    extraction, note = extract(whole, tmp_path / "out", model="model.py", device=Device.CUDA, level=available_level())
+    extraction, note = extract(
+        whole, tmp_path / "out", model="model.py", device=Device.CUDA, level=sandbox_facts().level
+    )
     # CUPTI was there: the GPU's own times.
     assert note == ""
     (tail,) = [task for task in extraction.tasks if task.kind == "Tail"]

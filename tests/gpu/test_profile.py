@@ -25,7 +25,7 @@ from cuda_agent.workers.inside.runner import Runner
 from cuda_agent.workers.process import WorkerSettings
 from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
-from cuda_agent.workspace.sandbox import available_level
+from cuda_agent.workspace.sandbox import sandbox_facts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -142,7 +142,7 @@ class Bench:
         self.task = Task(name="toy", source=SOURCE)
         self.options = JudgeOptions(device=Device.CUDA, timing_budget_s=10.0, seed=1)
         self.secrets, self.sharing = Secrets(1), Sharing()
-        self.workers = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
+        self.workers = WorkerSupply(WorkerSettings(Device.CUDA, sandbox_facts().level, 65536), directory)
         self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=120)
         folder = compile_cache(self.task)
         self.baselines = Baselines(self.task, self.options, partial(self.workers.start, BASELINE), folder)

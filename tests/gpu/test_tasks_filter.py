@@ -26,7 +26,7 @@ from cuda_agent.workers.process import WorkerSettings
 from cuda_agent.workers.roles import ZYGOTE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Zygote
-from cuda_agent.workspace.sandbox import available_level
+from cuda_agent.workspace.sandbox import sandbox_facts
 from task_candidates import BROKEN, candidate, write_candidates
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(600)]
@@ -47,7 +47,7 @@ def run(folder: Path, tasks: list[DatasetTask], **changes: object) -> dict[str, 
 def test_a_zygote_starts_no_cuda_and_its_forks_do(tmp_path: Path) -> None:
     task = candidate("linear", "return torch.relu(self.linear(x))").task
     with judge_folder() as folder:
-        supply = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 16384), folder)
+        supply = WorkerSupply(WorkerSettings(Device.CUDA, sandbox_facts().level, 16384), folder)
         zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
         try:
             zygote.prepare()

@@ -10,7 +10,7 @@ from cuda_agent.workers.inside.graph.capture import capture
 from cuda_agent.workers.inside.task.oracle import eager_at_precision, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten
 from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model
-from cuda_agent.workers.inside.task.variants import KINDS, properties, variant
+from cuda_agent.workers.inside.task.variants import KINDS, properties, vary
 from cuda_agent.workers.inside.task.weights import redraw
 
 pytestmark = pytest.mark.gpu
@@ -65,8 +65,9 @@ def test_inputs_are_drawn_on_the_device():
 def test_variants_on_the_device(kind):
     task, _ = load(source("return x", "", "torch.randn(64, 128)"))
     sets = [flatten(make_inputs(task, "cuda", seed))[1] for seed in range(3)]
-    (new,) = variant(kind, sets[0], properties(sets), seed=1).tensors
-    assert new.device.type == "cuda" and not torch.equal(new, sets[0][0])
+    new = [tensor.clone() for tensor in sets[0]]
+    assert vary(kind, new, properties(sets), 1, lambda: sets[0]).is_changed
+    assert new[0].device.type == "cuda" and not torch.equal(new[0], sets[0][0])
 
 
 def test_precision_policies_differ():

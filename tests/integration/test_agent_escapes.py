@@ -25,13 +25,13 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.records import Task, ToolCall, ToolResult
 from cuda_agent.workspace import landlock, layout
-from cuda_agent.workspace.sandbox import available_level
+from cuda_agent.workspace.sandbox import sandbox_facts
 from cuda_agent.workspace.sockets import bound_socket
 
 pytestmark = pytest.mark.integration
 
 SECRET = "the-words-that-nobody-reads"
-LEVELS = ([SandboxLevel.FULL] if available_level() is SandboxLevel.FULL else []) + (
+LEVELS = ([SandboxLevel.FULL] if sandbox_facts().level is SandboxLevel.FULL else []) + (
     [SandboxLevel.REDUCED] if landlock.abi() else []
 )
 SOURCE = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    pass\n"
@@ -295,7 +295,7 @@ def test_the_judges_socket_is_the_only_one(run: Run, tmp_path: Path) -> None:
     assert "open" not in run.bash(f"{sys.executable} -I try.py; exec 3<>/dev/tcp/127.0.0.1/22 && echo open")
 
 
-@pytest.mark.skipif(available_level() is not SandboxLevel.FULL, reason="Landlock doesn't stand between sockets")
+@pytest.mark.skipif(sandbox_facts().level is not SandboxLevel.FULL, reason="Landlock doesn't stand between sockets")
 def test_sockets_of_services_are_out_of_reach(tmp_path: Path) -> None:
     """Also where the file system is merely read-only."""
     options = JudgeOptions(device=Device.CPU, sandbox="full")

@@ -11,7 +11,7 @@ import pytest
 from cuda_agent import optimize, resume
 from cuda_agent.agent.run import RunStatus
 from cuda_agent.cli.main import run
-from cuda_agent.cli.support.ending import played, print_run
+from cuda_agent.cli.optimize import answer_of, played
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.records import RunManifest, Trajectory
 from integration.scripted_runs import FILES, Scripted, call, move, write_task, writes
@@ -69,7 +69,7 @@ def test_an_end_that_cannot_be_written_is_told_with_the_result(
 
     policy = Scripted([writes({**FILES, "kernels/gated.cpp": "no C++"}), obstruct])
     result, code = played(lambda: optimize(write_task(tmp_path), out=out, policy=policy, **QUICK))
-    print_run(result, as_json=False)
+    answer_of(result, code).print(as_json=False)
     printed = capsys.readouterr()
     assert code == StoreError.exit_code
     assert "build failed" in printed.out

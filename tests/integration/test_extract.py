@@ -25,7 +25,7 @@ from cuda_agent.release.extract.apply import apply, optimized
 from cuda_agent.release.extract.extract import extract, read_extraction
 from cuda_agent.release.extract.specs import WholeModelSource, whole_model_source
 from cuda_agent.workspace.layout import Workspace
-from cuda_agent.workspace.sandbox import available_level
+from cuda_agent.workspace.sandbox import sandbox_facts
 from judge_specimens import eager_only
 
 pytestmark = pytest.mark.integration
@@ -131,7 +131,7 @@ def uncompiled_judge(
 
 
 def taken(whole: WholeModelSource, out: Path, model: str, **settings: int | float) -> Extraction:
-    level = available_level()
+    level = sandbox_facts().level
     return extract(whole, out, model=model, device=Device.CPU, level=level, **settings)[0]  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from cuda_agent.agent import gpuclient, gpucommand
 from cuda_agent.agent.gpucommand import GpuCommands, environment
 from cuda_agent.agent.shell import Shell
 from cuda_agent.workers.gpulock import gpu_lock
-from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, available_level
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, sandbox_facts
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +36,7 @@ def shell(tmp_path: Path, lock: Path) -> Iterator[Shell]:
     shim.chmod(0o555)
     spec = SandboxSpec(
         scratch=tmp_path / "scratch",
-        level=available_level(),
+        level=sandbox_facts().level,
         writable=(tmp_path / "ws",),
         readable=(tmp_path / "gpu",),
         environment=environment(tmp_path / "gpu", "/usr/bin:/bin"),
@@ -150,7 +150,7 @@ def test_ending_the_caller_ends_the_command(shell: Shell, lock: Path, tmp_path: 
 def test_on_cpu_it_says_that_there_is_none(tmp_path: Path) -> None:
     from cuda_agent.core.enums import Device
 
-    spec = SandboxSpec(scratch=tmp_path, level=available_level())
+    spec = SandboxSpec(scratch=tmp_path, level=sandbox_facts().level)
     (tmp_path / "gpu").mkdir()
     with gpucommand.gpu_commands(Device.CPU, spec, tmp_path, tmp_path / "gpu", tmp_path) as server:
         assert server is None

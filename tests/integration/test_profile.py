@@ -24,7 +24,7 @@ from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.process import WorkerSettings
 from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
-from cuda_agent.workspace.sandbox import available_level
+from cuda_agent.workspace.sandbox import sandbox_facts
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
@@ -116,7 +116,7 @@ class Bench:
         self.task = Task(name="toy", source=SOURCE)
         self.options = JudgeOptions(device=Device.CPU, timing_budget_s=1.2, seed=1, call_timeout_s=60)
         self.secrets, self.sharing = Secrets(1), Sharing()
-        self.workers = WorkerSupply(WorkerSettings(Device.CPU, available_level(), 8192), directory)
+        self.workers = WorkerSupply(WorkerSettings(Device.CPU, sandbox_facts().level, 8192), directory)
         self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=60)
         folder = compile_cache(self.task)
         self.baselines = Baselines(self.task, self.options, partial(self.workers.start, BASELINE), folder)

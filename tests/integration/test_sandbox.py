@@ -15,11 +15,11 @@ import pytest
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import SandboxError
 from cuda_agent.workspace import bwrap, landlock, sandbox
-from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, available_level, resolve_level, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, resolve_level, sandbox_facts, spawn
 
 pytestmark = pytest.mark.integration
 
-LEVELS = [SandboxLevel.REDUCED] + ([SandboxLevel.FULL] if available_level() is SandboxLevel.FULL else [])
+LEVELS = [SandboxLevel.REDUCED] + ([SandboxLevel.FULL] if sandbox_facts().level is SandboxLevel.FULL else [])
 needs_landlock = pytest.mark.skipif(landlock.abi() == 0, reason="no Landlock")
 
 
@@ -298,7 +298,7 @@ def test_without_bubblewrap_the_level_is_reduced(monkeypatch: pytest.MonkeyPatch
     sandbox.sandbox_facts.cache_clear()
     bwrap.probe.cache_clear()
     try:
-        assert available_level() is SandboxLevel.REDUCED
+        assert sandbox_facts().level is SandboxLevel.REDUCED
         assert "No permissions" in sandbox.sandbox_facts().reason
         assert resolve_level("auto") is SandboxLevel.REDUCED
         with pytest.raises(SandboxError, match="No permissions"):

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from cuda_agent import judge
+from cuda_agent.cli import machine
 from cuda_agent.cli.main import run
-from cuda_agent.cli.support import doctor_timing
 from cuda_agent.core.enums import Device
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 def test_the_same_program_twice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(judge, "KERNELS", {Device.CPU: judge.KERNELS[Device.CPU][:1]})
-    monkeypatch.setattr(doctor_timing, "LEAST", 2)
-    monkeypatch.setattr(doctor_timing, "BUDGET_S", 0.6)
+    monkeypatch.setattr(machine, "LEAST", 2)
+    monkeypatch.setattr(machine, "BUDGET_S", 0.6)
     assert run(["doctor", "--timing", "--device", "cpu", "--seconds", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["device"] == "cpu" and document["stack"]["torch"]

@@ -17,7 +17,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.judge.serve import JudgeServer
 from cuda_agent.workspace import layout
-from cuda_agent.workspace.sandbox import SandboxSpec, available_level, spawn
+from cuda_agent.workspace.sandbox import SandboxSpec, sandbox_facts, spawn
 from cuda_agent.workspace.sockets import connected_socket, end_server
 from published_workspace import axpby_candidate, axpby_task
 
@@ -135,7 +135,7 @@ def _from_the_agents_shell(workspace: layout.Workspace, path: Path, folder: Path
     """What the command prints in a sandbox that sees the judge's socket and nothing else of the judge."""
     spec = SandboxSpec(
         scratch=folder / "scratch",
-        level=available_level(),
+        level=sandbox_facts().level,
         readable=(workspace.directory, path.parent),
         environment={"CUDA_AGENT_SOCKET": str(path), "PYTHON": sys.executable},
     )

@@ -6,13 +6,13 @@ for each turn on the device. metrics.json has the metrics, and tasks/ID the run 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now, provenance
 from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.suite import SUITE_FILE, Problem
 from cuda_agent.core.bench import BenchManifest, BenchResult
@@ -55,11 +55,9 @@ class BenchDirectory:
         if any(not name.startswith(".") for name in strange):
             raise UsageError(f"{self.path} isn't empty", "Choose another --out")
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Locks the run for this process. Raises StoreError while another process holds the lock."""
-        with RunDirectory(self.path).lock():
-            yield
+        return RunDirectory(self.path).lock()
 
     def write_start(
         self, suite: str, problems: Sequence[Problem], options: BenchOptions, policy: str, command: tuple[str, ...]
@@ -67,17 +65,14 @@ class BenchDirectory:
         """Writes the tasks with their sources, then the manifest, after which the run can be resumed. Raises
         StoreError."""
         write_lines(self.path / SUITE_FILE, (problem.task for problem in problems))
-        stack = read_stack()
         manifest = BenchManifest(
             command=command,
             suite=suite,
             tasks=tuple(problem.entry for problem in problems),
             policy=policy,
             configuration=options.model_dump(mode="json"),
-            version=stack.cuda_agent,
-            commit=current_commit(),
-            stack=stack,
             started=now(),
+            **provenance(),
         )
         manifest.write(self.path)
         return manifest
@@ -112,8 +107,8 @@ class BenchDirectory:
         return manifest, changes
 
     def write_limits(self, manifest: BenchManifest, limits: Roofline | None) -> BenchManifest:
-        """Writes the device's measured limits, unless they are known. Raises StoreError."""
-        if limits is None or manifest.limits is not None:
+        """Writes the device's measured limits, if there are any. Raises StoreError."""
+        if limits is None:
             return manifest
         manifest = manifest.model_copy(update={"limits": limits})
         manifest.write(self.path)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,17 +28,6 @@ _TAIL = 2.5
 
 Numbers = NDArray[np.float64]
 By = Literal["all", "level", "origin", "roofline", "signal"]
-
-
-@dataclass(frozen=True)
-class _Column:
-    """All tasks of a group against one baseline, in one order. `speedup` is NaN where the task failed or has no time of
-    this baseline. `queued` is the speed-up of calls in a full queue."""
-
-    speedup: Numbers
-    queued: Numbers
-    significant: Numbers
-    by_5_percent: Numbers
 
 
 def metrics_of(results: Sequence[BenchResult], *, tasks: int | None = None) -> Metrics:
@@ -99,7 +87,7 @@ def verdict_of(result: BenchResult) -> str:
 
 
 def _group(by: By, name: str, results: Sequence[BenchResult]) -> MetricsGroup:
-    passed = np.array([verdict_of(result) == Verdict.PASSED.value for result in results], dtype=np.float64)
+    passed = _numbers(verdict_of(result) == Verdict.PASSED.value for result in results)
     rewards = Counter(str(result.reward.value) for result in results if result.reward is not None)
     return MetricsGroup(
         by=by,
@@ -113,35 +101,30 @@ def _group(by: By, name: str, results: Sequence[BenchResult]) -> MetricsGroup:
 
 
 def _against(results: Sequence[BenchResult], baseline: str) -> Against:
-    column = _column(results, baseline)
-    logs = np.log(column.speedup)
-    known = logs[~np.isnan(logs)]
+    ratios = [speedup(result, baseline) for result in results]
+    # NaN where the task failed or has no time of this baseline.
+    values = _numbers(math.nan if ratio is None else ratio.value for ratio in ratios)
+    logs = np.log(values)
     filled = np.nan_to_num(logs, nan=0.0)
     return Against(
         baseline=baseline,
-        faster=estimate((filled > 0).astype(np.float64), _mean),
-        significantly_faster=estimate(column.significant, _mean),
-        faster_by_5_percent=estimate(column.by_5_percent, _mean),
+        faster=estimate(_numbers(filled > 0), _mean),
+        significantly_faster=estimate(_numbers(ratio is not None and ratio.low > 1.0 for ratio in ratios), _mean),
+        faster_by_5_percent=estimate(_numbers(map(is_faster, ratios)), _mean),
         # The bootstrap draws from all tasks, and the correct ones among those drawn count.
         geomean_correct=exponential(estimate(logs, _mean)),
         geomean_all=exponential(estimate(filled, _mean)),
         median_correct=exponential(estimate(logs, _median)),
         median_all=exponential(estimate(filled, _median)),
-        geomean_queued=exponential(estimate(np.log(column.queued), _mean)),
-        top_tenth_share=top_tenth_share(known),
+        geomean_queued=exponential(estimate(np.log(_numbers(_queued(result, baseline) for result in results)), _mean)),
+        top_tenth_share=top_tenth_share(logs[~np.isnan(logs)]),
         thresholds=THRESHOLDS,
-        fast_p=tuple(float(np.mean(np.nan_to_num(column.speedup, nan=0.0) > p)) for p in THRESHOLDS),
+        fast_p=tuple(float(np.mean(np.nan_to_num(values, nan=0.0) > p)) for p in THRESHOLDS),
     )
 
 
-def _column(results: Sequence[BenchResult], baseline: str) -> _Column:
-    ratios = [speedup(result, baseline) for result in results]
-    return _Column(
-        speedup=np.array([math.nan if r is None else r.value for r in ratios], dtype=np.float64),
-        queued=np.array([_queued(result, baseline) for result in results], dtype=np.float64),
-        significant=np.array([r is not None and r.low > 1.0 for r in ratios], dtype=np.float64),
-        by_5_percent=np.array([is_faster(r) for r in ratios], dtype=np.float64),
-    )
+def _numbers(values: Iterable[float]) -> Numbers:
+    return np.fromiter(values, dtype=np.float64)
 
 
 def top_tenth_share(logs: Numbers) -> float | None:
@@ -182,10 +165,7 @@ def interval(values: Numbers, statistic: Statistic) -> tuple[float, float]:
 
 def _mean(rows: Numbers) -> Numbers:
     """Returns the mean of each row without its NaNs."""
-    known = ~np.isnan(rows)
-    counts = known.sum(axis=1)
-    sums = np.where(known, rows, 0.0).sum(axis=1)
-    found: Numbers = np.divide(sums, counts, out=np.full(len(rows), np.nan), where=counts > 0)
+    found: Numbers = np.ma.array(rows, mask=np.isnan(rows)).mean(axis=1).filled(np.nan)
     return found
 
 

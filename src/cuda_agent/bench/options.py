@@ -10,7 +10,7 @@ from pydantic import Field
 from cuda_agent.core.config import Configuration, Flag, OptimizeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.stack import available_memory
 
 #: Timing options for hundreds of tasks; `optimize` uses 10 s and `settled`. docs/bench.md has the cost in accuracy.
 DEFAULTS = {"run": {"judge": {"timing_budget_s": 2.0, "timing_stop": "decided"}}}
@@ -45,12 +45,6 @@ class BenchOptions(Configuration):
         return [f"{name} {theirs} instead of {mine}" for name, (mine, theirs) in found.items()]
 
 
-def check(options: BenchOptions) -> None:
-    """Raises UsageError for options that a suite doesn't have."""
-    if options.run.parallel > 1:
-        raise UsageError("A benchmark plays one agent on each task", "Omit --parallel")
-
-
 def default_jobs(device: Device) -> int:
     """Returns how many tasks run at once. On a GPU the limit keeps the time for compiling side by side short against
     that in which each task is timed alone. On the CPU, where the tasks disturb each other, there is one for eight
@@ -62,8 +56,5 @@ def default_jobs(device: Device) -> int:
 
 def host_bytes() -> int:
     """Returns nine tenths of this machine's available memory."""
-    with open("/proc/meminfo") as stream:
-        for line in stream:
-            if line.startswith("MemAvailable:"):
-                return int(int(line.split()[1]) * 1024 * 0.9)
-    return 8 * _GIB
+    free = available_memory()
+    return 8 * _GIB if free is None else int(free * 0.9)

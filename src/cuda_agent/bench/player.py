@@ -13,12 +13,14 @@ from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.agent.run import AgentRun, Unsaved
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
-from cuda_agent.bench.roofline import bound
-from cuda_agent.core.bench import BenchResult, SuiteTask
+from cuda_agent.bench.directory import BenchDirectory
+from cuda_agent.bench.suite import Problem
+from cuda_agent.core.bench import BenchManifest, BenchResult, RooflineClass, SuiteTask
 from cuda_agent.core.config import OptimizeOptions
+from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import LeastWork, Roofline
-from cuda_agent.core.records import Task, Trajectory
+from cuda_agent.core.records import Trajectory
 from cuda_agent.llm.client import prepare
 from cuda_agent.llm.keys import Key
 from cuda_agent.pool.pool import Pool
@@ -30,25 +32,30 @@ _LOCK_PATIENCE_S = 30.0
 _OVER = ("finished", "not_covered", "gave_up", "budget", "stalled", "policy_error")
 
 
+#: The time in µs that any call takes for its launches. Less work than that doesn't determine the time.
+LATENCY_US = 10.0
+
+
 @dataclass
 class Player:
-    """One task to be played. `root` is the benchmark's folder, which no candidate may read. With `again`, a run that
-    ended because its policy failed is continued."""
+    """One task to be played in a benchmark, whose folder no candidate may read. With `again`, a run that ended because
+    its policy failed is continued."""
 
-    entry: SuiteTask
-    task: Task
-    directory: Path
-    root: Path
+    problem: Problem
+    bench: BenchDirectory
+    manifest: BenchManifest
     options: OptimizeOptions
     policy: str | PolicyMaker
     pool: Pool
-    command: tuple[str, ...] = ()
     key_file: Path | None = None
-    limits: Roofline | None = None
     again: bool = False
     _run: AgentRun | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
     _work: list[LeastWork] = field(default_factory=list, init=False)
+
+    @property
+    def directory(self) -> Path:
+        return self.bench.task_directory(self.problem)
 
     def stop(self) -> None:
         """Ends the run from another thread, like an interrupt. The pool must then be closed."""
@@ -70,27 +77,31 @@ class Player:
             return self.failed(error, time.monotonic() - begin)
         except Unsaved as error:
             raise StoreError(error.cause, error.remedy, detail=error.detail) from None
-        return None if trajectory.outcome == "interrupted" else self._with_facts(result_of(self.entry, trajectory))
+        if trajectory.outcome == "interrupted":
+            return None
+        return self._with_facts(result_of(self.problem.entry, trajectory))
 
     def _played(self) -> Trajectory:
-        check_source(self.task.source, self.task.name)
+        task = self.problem.task
+        check_source(task.source, task.name)
         directory = RunDirectory(self.directory)
         if not directory.was_begun:
             # A run that was killed before its start has nothing of value.
             directory.discard()
-            directory = RunDirectory.create(self.directory, self.task.name)
+            directory = RunDirectory.create(self.directory, task.name)
         with _patient_lock(directory):
-            over = _over(directory)
-            if over is not None and not (self.again and over.outcome == "policy_error"):
-                return over
+            left = Trajectory.find(directory.path)
+            again = ("policy_error",) if self.again else ()
+            if left is not None and left.outcome in _OVER and left.outcome not in again:
+                return left
             if directory.was_begun:
                 manifest, _ = directory.write_resumption(directory.read_start()[2], self.options)
             else:
-                manifest = directory.write_start(self.task, self.options, self.command)
+                manifest = directory.write_start(task, self.options, self.manifest.command)
             judge = StayingJudge(self.pool, rank=time.time(), told=self._work.append)
             run = AgentRun(
-                self.task, self.options, self.policy, directory, manifest,
-                judge=judge, key=self._key(), hidden=(self.root,),
+                task, self.options, self.policy, directory, manifest,
+                judge=judge, key=self._key(), hidden=(self.bench.path,),
             )  # fmt: skip
             self._run = run
             if self._stopped:
@@ -102,17 +113,33 @@ class Player:
         return prepare(self.options.llm, self.key_file) if policy_name(self.policy) == "llm" else None
 
     def _with_facts(self, result: BenchResult) -> BenchResult:
-        """Returns the result with the task's directory, least work and roofline."""
-        directory = str(self.directory.relative_to(self.root)) if self.directory.exists() else None
+        directory = str(self.directory.relative_to(self.bench.path)) if self.directory.exists() else None
         entry = result.task
         if self._work:
-            roofline = bound(self._work[0], self.limits, self.options.judge.precision)
+            roofline = bound(self._work[0], self.manifest.limits, self.options.judge.precision)
             entry = entry.model_copy(update={"work": self._work[0], "roofline": roofline or entry.roofline})
         return result.model_copy(update={"task": entry, "directory": directory})
 
     def failed(self, error: Exception, wall_s: float) -> BenchResult:
         """Returns the result of a task that can't be judged, or whose judge or device failed."""
-        return self._with_facts(BenchResult(task=self.entry, outcome="error", message=str(error), wall_s=wall_s))
+        entry = self.problem.entry
+        return self._with_facts(BenchResult(task=entry, outcome="error", message=str(error), wall_s=wall_s))
+
+
+def bound(work: LeastWork, limits: Roofline | None, precision: Precision) -> RooflineClass | None:
+    """Returns `latency` where memory and arithmetic at their limits both take less than LATENCY_US, else the slower of
+    both. Returns None where the device's limits are unknown."""
+    if limits is None:
+        return None
+    memory_us = work.bytes / limits.bandwidth_gb_s / 1e3
+    product = {Precision.FP32: limits.fp32_tflops, Precision.TF32: limits.tf32_tflops}.get(
+        precision, limits.half_tflops
+    )
+    compute_us = work.product_flops / (product or limits.fp32_tflops) / 1e6
+    compute_us += work.other_flops / limits.fp32_tflops / 1e6
+    if max(memory_us, compute_us) < LATENCY_US:
+        return "latency"
+    return "memory" if memory_us >= compute_us else "compute"
 
 
 def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:
@@ -133,14 +160,6 @@ def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:
         judge_s=budget.judge_s,
         failed_builds=len(broken),
     )
-
-
-def _over(directory: RunDirectory) -> Trajectory | None:
-    """Returns the run if it can't be continued."""
-    if not (directory.path / Trajectory.file_name).is_file():
-        return None
-    left = Trajectory.read(directory.path)
-    return left if left.outcome in _OVER else None
 
 
 @contextmanager

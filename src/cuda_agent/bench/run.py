@@ -6,6 +6,7 @@ as it is known.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -18,7 +19,7 @@ from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, check, default_jobs
+from cuda_agent.bench.options import BenchOptions, default_jobs
 from cuda_agent.bench.player import Player
 from cuda_agent.bench.suite import Problem, mixed, select
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
@@ -84,29 +85,17 @@ class Bench:
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, pool.limits())
             self.say(f"{len(fresh) + len(again)} tasks to do, {jobs} at a time")
-            players = [self._player(pool, problem) for problem in fresh]
-            players += [self._player(pool, problem, again=True) for problem in again]
+            player = functools.partial(
+                Player, bench=self.directory, manifest=self.manifest, options=self.options.run, policy=self.policy,
+                pool=pool, key_file=self.key_file,
+            )  # fmt: skip
+            players = [*map(player, fresh), *(player(problem, again=True) for problem in again)]
             done = len(known)
             with Players(players, jobs, pool, self.stop_after_s) as running:
                 for result in running.results():
                     done += result.task.id not in known
                     self.directory.append(result)
                     self.told(result, done, len(self.problems))
-
-    def _player(self, pool: Pool, problem: Problem, *, again: bool = False) -> Player:
-        return Player(
-            entry=problem.entry,
-            task=problem.task,
-            directory=self.directory.task_directory(problem),
-            root=self.directory.path,
-            options=self.options.run,
-            policy=self.policy,
-            pool=pool,
-            command=self.manifest.command,
-            key_file=self.key_file,
-            limits=self.manifest.limits,
-            again=again,
-        )
 
 
 class Players:
@@ -207,7 +196,6 @@ class Players:
         return result
 
     def _look_at_policy(self, result: BenchResult) -> None:
-        """Raises PolicyError where the policy failed on several tasks in a row."""
         self._policy_errors = self._policy_errors + 1 if result.outcome == "policy_error" else 0
         if self._policy_errors >= _MOST_POLICY_ERRORS:
             cause = f"The policy failed on {self._policy_errors} tasks in a row: {result.message}"
@@ -235,7 +223,8 @@ def begin(
     command: tuple[str, ...] = (),
 ) -> Bench:
     """Begins a run on those of the problems that the options choose. Raises UsageError, StoreError."""
-    check(options)
+    if options.run.parallel > 1:
+        raise UsageError("A benchmark plays one agent on each task", "Omit --parallel")
     chosen = select(problems, levels=options.levels, ids=options.ids, limit=options.limit)
     directory = BenchDirectory(out)
     directory.prepare()

@@ -1,4 +1,4 @@
-"""cuda-agent bench"""
+"""cuda-agent bench, cuda-agent compare"""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Annotated, Any
 
 import typer
 
+from cuda_agent.bench import compare as comparing
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.options import DEFAULTS, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
-from cuda_agent.cli.support.language_model import complete_run
-from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
-from cuda_agent.cli.support.output import emit, say, show
-from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.cli.support.output import CommandAnswer, answers, emit, say, show
+from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.bench import BenchResult, Metrics
+from cuda_agent.core.comparison import Comparison
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import BASELINES
+from cuda_agent.report.tables.comparison import comparison_view
 from cuda_agent.report.tables.metrics import metrics_view
 from cuda_agent.report.tables.suite import RunRow, suite_view
 from cuda_agent.report.units import bounds, times
 
 
 @with_settings(BenchOptions, without=("run.parallel",), base=DEFAULTS)
-def command(
+def bench(
     settings: Settings,
     suite: Annotated[
         list[str] | None,
@@ -49,14 +50,13 @@ def command(
     """Play a policy on a suite of tasks; each result is on disk at once, metrics at the end."""
     complete_run(settings, prices, "run.")
     options = settings.parse(BenchOptions)
-    bench = _bench(suite or [], options, out, resume=resume)
-    bench.key_file, bench.jobs, bench.stop_after_s = api_key_file, options.jobs, options.stop_after_s
-    bench.told, bench.say = _tell, say
-    return _play(bench, as_json=as_json)
+    run = _begun(suite or [], options, out, resume=resume)
+    run.key_file, run.jobs, run.stop_after_s = api_key_file, options.jobs, options.stop_after_s
+    run.told, run.say = _tell, say
+    return _play(run, as_json=as_json)
 
 
-def _bench(suite: list[str], options: BenchOptions, out: Path | None, *, resume: bool) -> Bench:
-    """A new run, or the one that was begun."""
+def _begun(suite: list[str], options: BenchOptions, out: Path | None, *, resume: bool) -> Bench:
     if resume and out is None:
         raise UsageError("--resume needs the run's folder", "Add --out DIR")
     if out is None:
@@ -127,3 +127,22 @@ def _document(bench: Bench, results: list[BenchResult], metrics: Metrics) -> dic
         "results": rows,
         "metrics": metrics.model_dump(mode="json"),
     }
+
+
+@answers
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Folders that bench left; the first is A.")],
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also where the stacks differ.")] = False,
+) -> CommandAnswer:
+    """Benchmark runs side by side, task by task: which differences are more than noise."""
+    comparison = comparing.compare(runs)
+    if not comparison.same_stack and not anyway:
+        raise UsageError(f"The runs were made on different stacks: {_stacks(comparison)}", "Add --anyway to see them")
+    for side in comparison.sides[1:]:
+        for said in (*side.stack_differences, *side.option_differences, *side.notes):
+            say(f"{side.directory}: {said}")
+    return CommandAnswer(comparison, [comparison_view(comparison)])
+
+
+def _stacks(comparison: Comparison) -> str:
+    return "; ".join(f"{side.directory}: {said}" for side in comparison.sides for said in side.stack_differences)

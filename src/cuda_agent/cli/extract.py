@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg
-from cuda_agent.cli.support.output import ProgressView, emit, say, show
-from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, emit, say, show
+from cuda_agent.cli.support.settings import DebugArg, JsonArg, with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, TaskError, UsageError
 from cuda_agent.report.tables.extraction import extraction_view, whole_model_view
@@ -67,6 +66,7 @@ def extract(
 
 
 @with_settings(JudgeOptions, only=("device", "precision", "timing_budget_s", "sandbox"))
+@answers
 def apply(
     options: JudgeOptions,
     extracted: Annotated[Path, typer.Argument(metavar="EXTRACTED", help="The folder that extract wrote.")],
@@ -77,9 +77,7 @@ def apply(
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="Don't compile the original for comparison.")
     ] = False,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Run the whole model with its optimized parts beside the original: do the outputs agree, how much faster is it?
 
     Exit code 9 where the outputs don't agree or nothing could be timed."""
@@ -94,8 +92,5 @@ def apply(
     # Beside each run too, where `promote` looks for it.
     for folder in (out or extracted, *(part.run for part in parts)):
         record.write(folder)
-    if as_json:
-        emit(record.to_json())
-    else:
-        show(whole_model_view(record))
-    return EXIT_OK if record.speedup is not None else EXIT_NOT_PASSED
+    code = EXIT_OK if record.speedup is not None else EXIT_NOT_PASSED
+    return CommandAnswer(record, [whole_model_view(record)], code=code)

@@ -5,39 +5,22 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cuda_agent.cli import (
-    audit,
-    doctor,
-    export,
-    extract,
-    init,
-    judge,
-    lock,
-    mcp,
-    optimize,
-    promote,
-    promoted,
-    replay,
-    report,
-    resume,
-    show,
-)
-from cuda_agent.cli.bench import command as bench
-from cuda_agent.cli.compare import command as compare
+from cuda_agent.cli import bench, export, extract, machine, optimize, promote, report, show, train, workspace
 from cuda_agent.cli.pocket import app as pocket
 from cuda_agent.cli.support.errors import report as report_error
-from cuda_agent.cli.support.locked import add_locked, with_file
 from cuda_agent.cli.support.output import emit
 from cuda_agent.cli.tasks import app as tasks
-from cuda_agent.cli.train import command as train
 from cuda_agent.core import bytecode
 from cuda_agent.core.errors import EXIT_OK
 
+_LOCKED = "--locked"
+_LOCK_FILE = "stack.lock"
 _EXIT_CODES = (
     "Exit codes: 0 passed; 2 wrong option or missing file; 3 the task can't be judged; 4 device or compiler missing; "
     "5 no such sandbox; 6 a file can't be read or written; 7 the policy failed; 8 a worker of the judge died; "
@@ -53,25 +36,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("optimize")(optimize.command)
-app.command("resume")(resume.command)
-app.command("show")(show.command)
-app.command("replay")(replay.command)
-app.command("report")(report.command)
-app.command("audit")(audit.command)
-app.command("extract")(extract.extract)
-app.command("apply")(extract.apply)
-app.command("export")(export.command)
-app.command("lock")(lock.command)
-app.command("promote")(promote.command)
-app.command("promoted")(promoted.command)
-app.command("bench")(bench)
-app.command("train")(train)
-app.command("compare")(compare)
-app.command("init")(init.command)
-app.command("judge")(judge.command)
-app.command("mcp")(mcp.command)
-app.command("doctor")(doctor.command)
+for _command in (
+    optimize.optimize, optimize.resume, show.show, show.replay, report.report, report.audit, extract.extract,
+    extract.apply, export.export, machine.lock, promote.promote, promote.promoted, bench.bench, train.train,
+    bench.compare, workspace.init, workspace.judge, workspace.mcp, machine.doctor,
+):  # fmt: skip
+    app.command(_command.__name__)(_command)
 app.add_typer(tasks)
 app.add_typer(pocket)
 
@@ -91,6 +61,60 @@ def _root(
     ] = False,
 ) -> None:
     """Turns a slow PyTorch module into a verified, faster CUDA extension."""
+
+
+def _check_lock(path: Path | None) -> Path | None:
+    """Raises LockMismatch, UsageError, StoreError."""
+    from cuda_agent.release.lock import check_locked
+
+    if path is not None:
+        check_locked(path)
+    return path
+
+
+def _with_locked(
+    locked: Annotated[
+        Path | None,
+        typer.Option(
+            _LOCKED,
+            metavar="[FILE]",
+            is_eager=True,
+            callback=_check_lock,
+            help=f"Refuse to run on another stack than the file says ({_LOCK_FILE}; see cuda-agent lock).",
+        ),
+    ] = None,
+) -> None:
+    """Has the option, for others to take."""
+
+
+def add_locked(command: Any) -> None:
+    """Gives the option to a command, or to all commands of a group."""
+    donor = typer.Typer(add_completion=False)
+    donor.command()(_with_locked)
+    option: Any = typer.main.get_command(donor).params[0]
+    option.expose_value = False
+    waiting = [command]
+    while waiting:
+        one = waiting.pop()
+        inner = getattr(one, "commands", None)
+        if inner is None:
+            one.params.append(option)
+        else:
+            waiting += inner.values()
+
+
+def with_file(arguments: Sequence[str]) -> list[str]:
+    """`--locked` without a file gets the usual one: only what ends in `.lock` after it is its file."""
+    found: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--":
+            return [*found, argument, *rest]
+        if argument == _LOCKED:
+            argument = f"{_LOCKED}={rest.pop(0) if rest and rest[0].endswith('.lock') else _LOCK_FILE}"
+        found.append(argument)
+    return found
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""cuda-agent optimize"""
+"""cuda-agent optimize, cuda-agent resume"""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from typing import Annotated, Any
 
 import typer
 
-from cuda_agent.agent.optimize import start
+from cuda_agent.agent import optimize as running
+from cuda_agent.agent.run import Unsaved
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.support.ending import played, print_run
-from cuda_agent.cli.support.language_model import complete_run
-from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
-from cuda_agent.cli.support.output import ProgressView, emit, say, show
-from cuda_agent.cli.support.settings import with_settings
-from cuda_agent.core.config import OptimizeOptions
-from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, CudaAgentError, NotCovered, TaskError, UsageError
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, emit, say, show
+from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
+from cuda_agent.core.config import Limits, OptimizeOptions
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NOT_PASSED,
+    EXIT_OK,
+    CudaAgentError,
+    NotCovered,
+    PolicyError,
+    TaskError,
+    UsageError,
+)  # fmt: skip
 from cuda_agent.core.records import Trajectory
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.suite import RunRow, suite_view, summary
@@ -29,7 +37,7 @@ _Run = Callable[[Path, Path | None], tuple[Trajectory, int]]
 
 
 @with_settings(OptimizeOptions, without=("judge.timing_stop",))
-def command(
+def optimize(
     settings: Settings,
     tasks: Annotated[list[Path], typer.Argument(metavar="TASK.py…", help="Task files, or folders of them.")],
     out: Annotated[
@@ -48,7 +56,7 @@ def command(
         words = ("cuda-agent", *sys.argv[1:])
         with ProgressView(path.stem) as view:
             return played(
-                lambda: start(
+                lambda: running.start(
                     load_task(path), options, out=folder, api_key_file=api_key_file, command=words,
                     progress=view, watch=view.watch,
                 )
@@ -56,10 +64,24 @@ def command(
 
     files = _files(tasks)
     if len(files) == 1 and not tasks[0].is_dir():
-        trajectory, code = run(files[0], out)
-        print_run(trajectory, as_json=as_json)
-        return code
+        return answer_of(*run(files[0], out)).print(as_json=as_json)
     return _several(files, out, run, as_json=as_json)
+
+
+@with_settings(Limits, defaults=False)
+@answers
+def resume(
+    options: Limits,
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")],
+    api_key_file: KeyFileArg = None,
+) -> CommandAnswer:
+    """Go on with a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped."""
+    given = options.model_dump(exclude_unset=True)
+    with ProgressView(directory.name) as view:
+        run, code = played(
+            lambda: running.resume(directory, limits=given, api_key_file=api_key_file, progress=view, watch=view.watch)
+        )
+    return answer_of(run, code)
 
 
 def _files(tasks: list[Path]) -> list[Path]:
@@ -84,12 +106,8 @@ def _several(files: list[Path], out: Path | None, run: _Run, *, as_json: bool) -
         say(f"{name} ({number} of {len(files)})")
         try:
             trajectory, code = run(path, out / name if out is not None else None)
-        except (TaskError, UsageError) as error:
-            rows.append(RunRow(name, error=str(error)))
-            codes.append(error.exit_code)
-            continue
         except CudaAgentError as error:
-            if not rows:
+            if not rows and not isinstance(error, TaskError | UsageError):
                 raise
             rows.append(RunRow(name, error=str(error)))
             codes.append(error.exit_code)
@@ -139,3 +157,32 @@ def _together(codes: list[int]) -> int:
     if failures:
         return failures[0]
     return EXIT_OK if EXIT_OK in codes else NotCovered.exit_code
+
+
+def played(play: Callable[[], Trajectory]) -> tuple[Trajectory, int]:
+    """The run and its exit code. Where something of it could not be written, that is said, and the code is that of a
+    file that can't be written; what was judged is there all the same."""
+    try:
+        run = play()
+    except Unsaved as error:
+        if error.trajectory.evaluation is None:
+            raise
+        say(f"error: {error}")
+        return error.trajectory, error.exit_code
+    return run, exit_code(run)
+
+
+def answer_of(run: Trajectory, code: int) -> CommandAnswer:
+    """The run as a table, with its exit code."""
+    return CommandAnswer(run, [trajectory_view(run)], code=code)
+
+
+def exit_code(trajectory: Trajectory) -> int:
+    """0 when the best candidate passed; else 130, 10, 7 or 9 by how the run ended."""
+    if trajectory.outcome == "interrupted":
+        return EXIT_INTERRUPTED
+    if trajectory.outcome == "policy_error":
+        return PolicyError.exit_code
+    if trajectory.evaluation is not None and trajectory.evaluation.verdict is Verdict.PASSED:
+        return EXIT_OK
+    return NotCovered.exit_code if trajectory.outcome == "not_covered" else EXIT_NOT_PASSED

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg, SetArg, TrainingArg
-from cuda_agent.cli.support.output import emit, say
+from cuda_agent.cli.support.output import CommandAnswer, answers, say
+from cuda_agent.cli.support.settings import DebugArg, SetArg, TrainingArg
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
@@ -19,8 +18,9 @@ from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import CANDIDATES_FILE
 
 if TYPE_CHECKING:
-    from cuda_agent.training.evaluate import Interval, MetricDifference
-    from cuda_agent.training.summary import RecipeSummary
+    from cuda_agent.training.evaluate import Interval, MetricDifference, SearchComparison
+    from cuda_agent.training.pocket.table import PlanChoice
+    from cuda_agent.training.summary import RecipeSummary, Summary
 
 app = typer.Typer(
     name="pocket",
@@ -62,6 +62,7 @@ def tasks(
 
 
 @app.command("fill")
+@answers
 def fill(
     config: TrainingArg,
     out: FolderArg,
@@ -70,9 +71,7 @@ def fill(
     ] = 500,
     group: Annotated[int, typer.Option("--group", min=1, help="Tasks at a time.")] = 6,
     settings: SetArg = None,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Measure every choice of every task that isn't known yet. Call it again until it says that the table is whole."""
     from cuda_agent.training.config import read_options
     from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
@@ -84,23 +83,19 @@ def fill(
         every = [*held, *train]
         done = table.fill(judges, every, limit_s=limit_s, group=group, progress=say)
         rows = [_row(task.name, task.split or "", table.table(judges, task)) for task in every]
-    if as_json:
-        emit(json.dumps({"known": done.known, "wanted": done.wanted, "failed": done.failed, "tasks": rows}))
-    else:
-        for row in rows:
-            emit("  ".join(f"{key} {value}" for key, value in row.items()))
-        for name, reason in done.failed.items():
-            say(f"{name} can't be judged: {reason}")
-        state = "the table is whole" if done.whole else "call again for the rest"
-        refused = f", {done.refused} of tasks that can't be judged" if done.refused else ""
-        emit(f"{done.known} of {done.wanted} choices known{refused} after {done.seconds:.0f} s: {state}")
-    return 0
+    state = "the table is whole" if done.whole else "call again for the rest"
+    refused = f", {done.refused} of tasks that can't be judged" if done.refused else ""
+    ending = f"{done.known} of {done.wanted} choices known{refused} after {done.seconds:.0f} s: {state}"
+    return CommandAnswer(
+        {"known": done.known, "wanted": done.wanted, "failed": done.failed, "tasks": rows},
+        [*("  ".join(f"{key} {value}" for key, value in row.items()) for row in rows), ending],
+        [f"{name} can't be judged: {reason}" for name, reason in done.failed.items()],
+    )
 
 
-def _row(name: str, split: str, choices: object) -> dict[str, object]:
-    from cuda_agent.training.pocket.table import PlanChoice, best_us, spread
+def _row(name: str, split: str, rows: Sequence[PlanChoice]) -> dict[str, object]:
+    from cuda_agent.training.pocket.table import best_us, spread
 
-    rows: list[PlanChoice] = list(choices)  # type: ignore[call-overload]
     best, wide = best_us(rows), spread(rows)
     known = [one for one in rows if one.evaluation is not None]
     fastest = next((one for one in rows if best is not None and one.us == best), None)
@@ -119,15 +114,14 @@ def _row(name: str, split: str, choices: object) -> dict[str, object]:
 
 
 @app.command("compare")
+@answers
 def compare(
     config: TrainingArg,
     out: FolderArg,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Evaluations that each search may make.")] = 16,
     trained: Annotated[str, typer.Option("--trained", help="Stage whose policy is compared.")] = "ppo",
     settings: SetArg = None,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Evaluations that a search needs to reach 95 % of the best choice's speed: the trained policy, the base model,
     random search, the playbook's own order. Reads what the training left; plays nothing."""
     from cuda_agent.training.config import read_options
@@ -140,24 +134,27 @@ def compare(
     found = compare_training(
         EnvironmentOptions.parse(options.environment), out, players, device=options.device, budget=budget, progress=say
     )
-    if as_json:
-        emit(found.to_json())
-        return 0
+    return CommandAnswer(found, _compared(found), _left_out(found))
+
+
+def _left_out(searches: SearchComparison) -> list[str]:
+    left = len(searches.left_out)
+    return [f"Left out, since no choice has a time: {left} tasks"] if left else []
+
+
+def _compared(found: SearchComparison) -> Iterator[str]:
     for search in found.searches:
         one = search.to_near
         reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
         once = f"{search.to_near_once.value:.2f} without repeats"
-        emit(
-            f"{search.name:<9} {one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}], {once}; {reached}"
-        )
+        near = f"{one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}]"
+        yield f"{search.name:<9} {near}, {once}; {reached}"
     for stage, gaps in found.over_base.items():
-        emit(f"{stage:<9} over base: {_gaps(gaps)}")
-    if found.left_out:
-        say(f"Left out, since no choice has a time: {len(found.left_out)} tasks")
-    return 0
+        yield f"{stage:<9} over base: {_gaps(gaps)}"
 
 
 @app.command("summary")
+@answers
 def summary(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="Folders of trainings; the first one has the full recipe.")
@@ -167,9 +164,7 @@ def summary(
         Path | None, typer.Option("--memo", help="Where the table lies, if not where the first run says.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder that gets summary.json.")] = None,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Seeds and ablations side by side: held-out tasks after each stage, the full recipe against each one that lacks
     something, evaluations to 95 % of the best. Reads what trainings left, whole or not, wherever they ran."""
     from cuda_agent.training.summary import summarize
@@ -177,43 +172,42 @@ def summary(
     found = summarize(runs, budget=budget, memo=memo, progress=say)
     if out is not None:
         found.write(out)
-    if as_json:
-        emit(found.to_json())
-        return 0
+    return CommandAnswer(found, _summarized(found), _left_out(found.searches))
+
+
+def _summarized(found: Summary) -> Iterator[str]:
     for recipe in found.recipes:
-        _emit_recipe(recipe)
-    emit("evaluations to 95 % of the best choice, held-out tasks; by so many, how many tasks are there, and how fast")
+        yield from _recipe(recipe)
+    yield "evaluations to 95 % of the best choice, held-out tasks; by so many, how many tasks are there, and how fast"
     for search in found.searches.searches:
         reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
         speed = ", ".join(f"{one.value:.3f} by {count}" for count, one in search.speed.items())
         once = f"without repeats {_interval(search.to_near_once)}"
-        emit(f"  {search.name:<22} {_interval(search.to_near)}; {once}; {reached}; speed {speed}")
+        yield f"  {search.name:<22} {_interval(search.to_near)}; {once}; {reached}; speed {speed}"
         gaps = found.gaps.get(search.name, ())
         for other in dict.fromkeys(gap.metric.partition(" - ")[2] for gap in gaps):
             against = [gap for gap in gaps if gap.metric.endswith(f" - {other}")]
-            emit(f"  {'':<22} {_gaps(against)}")
-    if found.searches.left_out:
-        say(f"Left out, since no choice has a time: {len(found.searches.left_out)} tasks")
-    return 0
+            yield f"  {'':<22} {_gaps(against)}"
 
 
-def _emit_recipe(recipe: RecipeSummary) -> None:
-    emit(f"{recipe.name}: {', '.join(recipe.runs)}")
+def _recipe(recipe: RecipeSummary) -> Iterator[str]:
+    yield f"{recipe.name}: {', '.join(recipe.runs)}"
     for run, why in recipe.halted.items():
-        emit(f"  {run} was halted at {why}")
+        yield f"  {run} was halted at {why}"
     for run, last in recipe.unfinished.items():
         if run not in recipe.halted:
-            emit(f"  {run} has not ended; the last stage that has: {last}")
+            yield f"  {run} has not ended; the last stage that has: {last}"
     for stage in recipe.stages:
         score = stage.score
         parts = {"reward": score.reward, "pass": score.pass_rate, "faster": score.faster_rate, "geomean": score.geomean}
-        emit(f"  {stage.stage:<7} " + "; ".join(f"{name} {_interval(one)}" for name, one in parts.items()))
+        yield f"  {stage.stage:<7} " + "; ".join(f"{name} {_interval(one)}" for name, one in parts.items())
         seeds = ", ".join(
             f"{seed}: {value:.2f}" for seed, value in zip(stage.seeds, stage.by_seed["reward"], strict=True)
         )
-        emit(f"          reward by seed {seeds}" + (f"; over base {_gaps(stage.over_base)}" if stage.over_base else ""))
+        over = f"; over base {_gaps(stage.over_base)}" if stage.over_base else ""
+        yield f"          reward by seed {seeds}{over}"
     if recipe.over_full:
-        emit(f"  over the full recipe, same seeds: {_gaps(recipe.over_full)}")
+        yield f"  over the full recipe, same seeds: {_gaps(recipe.over_full)}"
 
 
 def _interval(one: Interval) -> str:

@@ -1,8 +1,7 @@
-"""cuda-agent promote"""
+"""cuda-agent promote, cuda-agent promoted"""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg
-from cuda_agent.cli.support.output import ProgressView, emit, show
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Candidate
 from cuda_agent.release import evidence, render
+from cuda_agent.release.evidence import RegistryEntry
 from cuda_agent.release.gate import GateOptions, load_gate
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.release.records import Promotion
@@ -36,7 +35,8 @@ KeyArg = Annotated[
 ]
 
 
-def command(
+@answers
+def promote(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a workspace.")],
     gate: Annotated[
         Path | None, typer.Option("--gate", metavar="FILE", help="gate.yaml; without it the defaults.")
@@ -45,11 +45,9 @@ def command(
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page.")] = None,
     sign_key: KeyArg = None,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Put the best candidate of a run before the gate, and keep the evidence where it passes. Exit code 9 where not."""
-    from cuda_agent.release.promote import promote
+    from cuda_agent.release.promote import promote as examine
 
     try:
         _check_writable(junit, html)
@@ -62,7 +60,7 @@ def command(
         rivals = {name: rival(name, path, subject) for name, path in options.speed.kernels.items()}
         lock = read_lock()
         with ProgressView(subject.task.name) as view:
-            examined = promote(subject, options, rivals, registry, view)
+            examined = examine(subject, options, rivals, registry, view)
         promotion = _concluded(subject, options, rivals, lock, registry, examined, key)
     except CudaAgentError as error:
         # Where it can't be written, that is the error.
@@ -73,12 +71,12 @@ def command(
         write_durably(junit, render.junit(promotion))
     if html is not None:
         write_durably(html, render.html(promotion, lock))
-    if as_json:
-        emit(json.dumps({**promotion.model_dump(mode="json"), "passed": promotion.passed}, indent=1))
-    else:
-        show(_table(promotion))
-        emit(f"promoted: {registry / 'entries' / promotion.entry}" if promotion.entry else "not promoted")
-    return EXIT_OK if promotion.passed else EXIT_NOT_PASSED
+    ending = f"promoted: {registry / 'entries' / promotion.entry}" if promotion.entry else "not promoted"
+    return CommandAnswer(
+        {**promotion.model_dump(mode="json"), "passed": promotion.passed},
+        [_gate_table(promotion), ending],
+        code=EXIT_OK if promotion.passed else EXIT_NOT_PASSED,
+    )
 
 
 def _check_writable(*files: Path | None) -> None:
@@ -124,11 +122,81 @@ def _concluded(
     return promotion.model_copy(update={"entry": evidence.add(registry, files, promotion, key)})
 
 
-def _table(promotion: Promotion) -> Table:
-    table = Table(box=None, pad_edge=False, title=plain(promotion.task), title_justify="left")
-    for column in ("gate", "result", "reason"):
-        table.add_column(column, overflow="fold")
+def _columns(*headers: str, title: str | None = None) -> Table:
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table
+
+
+def _gate_table(promotion: Promotion) -> Table:
+    table = _columns("gate", "result", "reason", title=plain(promotion.task))
     for gate in promotion.gates:
         status = Text(gate.status.replace("_", " "), style=STYLES[gate.status])
         table.add_row(gate.name.replace("_", " "), status, Text(plain(gate.reason)))
+    return table
+
+
+@answers
+def promoted(
+    registry: RegistryArg = Path("promoted"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify evidence and stack again; revoke what no longer holds.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --check: say it, revoke nothing.")] = False,
+    sign_key: KeyArg = None,
+) -> CommandAnswer:
+    """List what was promoted, and what of it stands. Exit code 9 where something no longer holds: evidence that was
+    changed, and with --check another stack, too."""
+    if dry_run and not check:
+        raise UsageError("--dry-run says what --check would revoke", "Pass both")
+    if sign_key is not None and not check:
+        raise UsageError("--sign-key is for --check", "Pass both")
+    found = evidence.entries(registry)
+    standing = [entry for entry in found if entry.stands]
+    if check:
+        here, key = read_lock(), None if sign_key is None else evidence.read_key(sign_key)
+        checked = {entry.digest: evidence.check(registry, entry, here, key) for entry in standing}
+    else:
+        checked = {entry.digest: evidence.fault(registry, entry) for entry in standing}
+    faults = {digest: fault for digest, fault in checked.items() if fault}
+    # Of what was revoked, too, nothing is shown that isn't as it was.
+    changed = {entry.digest for entry in found if not entry.stands and evidence.fault(registry, entry)} | set(faults)
+    if check and not dry_run:
+        found = tuple(
+            evidence.revoke(registry, entry, faults[entry.digest]) if entry.digest in faults else entry
+            for entry in found
+        )
+    what = "would be revoked" if dry_run else "is revoked" if check else "doesn't hold, --check revokes it"
+    return CommandAnswer(
+        {"schema_version": 1, "entries": [_document(entry, faults, changed) for entry in found]},
+        [_entry_table(found, faults, changed) if found else Text("nothing was promoted")],
+        [f"{digest[:12]} {what}: {plain(fault)}" for digest, fault in faults.items()],
+        code=EXIT_NOT_PASSED if faults else EXIT_OK,
+    )
+
+
+def _document(entry: RegistryEntry, faults: dict[str, str], changed: set[str]) -> dict[str, object]:
+    document = {"entry": entry.digest, "stands": entry.stands, "fault": faults.get(entry.digest)}
+    document["revoked"] = None if entry.revoked is None else entry.revoked.model_dump(mode="json")
+    shown = None if entry.digest in changed else entry.promotion
+    document["promotion"] = None if shown is None else shown.model_dump(mode="json")
+    return document
+
+
+def _entry_table(found: tuple[RegistryEntry, ...], faults: dict[str, str], changed: set[str]) -> Table:
+    table = _columns("entry", "task", "since", "speed", "state")
+    for entry in found:
+        promotion = entry.promotion
+        speed = next((g.reason for g in promotion.gates if g.name == "speed"), "") if promotion else ""
+        state = Text("stands", style="green")
+        if entry.revoked is not None:
+            state = Text(f"revoked {entry.revoked.when}: {plain(entry.revoked.reason)}", style="red")
+        elif entry.digest in faults:
+            state = Text(f"doesn't hold: {plain(faults[entry.digest])}", style="red")
+        if entry.digest in changed:
+            # Nothing of it can be believed, its numbers neither.
+            speed = ""
+        task, since = (plain(promotion.task), promotion.started) if promotion else ("?", "?")
+        table.add_row(entry.digest[:12], task, since, plain(speed.removeprefix("at worst ")), state)
     return table

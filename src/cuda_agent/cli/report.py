@@ -1,33 +1,36 @@
-"""cuda-agent report"""
+"""cuda-agent report, cuda-agent audit"""
 
 from __future__ import annotations
 
-import json
+import getpass
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg
-from cuda_agent.cli.support.output import emit, show
+from cuda_agent.cli.support.output import CommandAnswer, answers
 from cuda_agent.core.bench import Metrics
-from cuda_agent.core.errors import EXIT_OK, UsageError
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.report.audit import ToCheck, record, to_check
 from cuda_agent.report.load import Recorded, load
+from cuda_agent.report.plain import plain
+from cuda_agent.report.tables.columns import plain_table
 
 FILE_NAME = "report.html"
 
 
-def command(
+@answers
+def report(
     directory: Annotated[
         Path, typer.Argument(metavar="RUN", help="What bench, optimize or train left, or a folder of runs.")
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The file; by default RUN/report.html.")] = None,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Write a run as one HTML page that needs no network: tables, charts, code, samples, transcripts."""
     from cuda_agent.report.page import render
 
@@ -38,15 +41,13 @@ def command(
     page = render(run, run.metrics or _metrics(run), str(directory))
     write_durably(target, page.html)
     size = len(page.html.encode())
-    if as_json:
-        facts = {"file": str(target), "bytes": size, "kind": run.kind, "tasks": len(run.rows)}
-        facts |= {"to_check": page.to_check, "unspoken": page.unchecked, "notes": list(run.notes)}
-        emit(json.dumps({"schema_version": 1, **facts}))
-        return EXIT_OK
-    show(*(Text(note) for note in run.notes), Text(f"{target}  ({size / 1e6:.1f} MB, {_count(len(run.rows))})"))
+    facts = {"file": str(target), "bytes": size, "kind": run.kind, "tasks": len(run.rows)}
+    facts |= {"to_check": page.to_check, "unspoken": page.unchecked, "notes": list(run.notes)}
+    lines = [*run.notes, f"{target}  ({size / 1e6:.1f} MB, {_count(len(run.rows))})"]
     if page.unchecked:
-        show(Text(f"Without a person's word: {_count(page.unchecked)}; cuda-agent audit {shlex.quote(str(directory))}"))
-    return EXIT_OK
+        audit_it = f"cuda-agent audit {shlex.quote(str(directory))}"
+        lines.append(f"Without a person's word: {_count(page.unchecked)}; {audit_it}")
+    return CommandAnswer({"schema_version": 1, **facts}, map(Text, lines))
 
 
 def _count(tasks: int) -> str:
@@ -54,8 +55,61 @@ def _count(tasks: int) -> str:
 
 
 def _metrics(run: Recorded) -> Metrics:
-    """Returns the metrics of the tasks that have ended."""
     from cuda_agent.bench.metrics import metrics_of
 
     ended = [result for result in run.results if result.outcome != "unfinished"]
     return metrics_of(ended, tasks=len(run.rows))
+
+
+@answers
+def audit(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="What bench or optimize left.")],
+    task: Annotated[str | None, typer.Option("--task", help="The task that the verdict is on.")] = None,
+    verdict: Annotated[
+        Literal["sound", "doubtful", "cheating"] | None, typer.Option("--verdict", help="Your word on it.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note", help="Why.")] = "",
+    by: Annotated[str | None, typer.Option("--by", help="Who says so; by default the user's name.")] = None,
+) -> CommandAnswer:
+    """List what a person should look at (large or strange wins, a random sample), or record their word on a task."""
+    run = load(directory)
+    if (task is None) != (verdict is None):
+        missing, given = ("--verdict", "--task") if verdict is None else ("--task", "--verdict")
+        raise UsageError(f"{given} without {missing}", "Give both, or neither for the list")
+    if task is not None and verdict is not None:
+        said = record(directory, run.rows, run.audits, task, verdict, note, _user() if by is None else by)
+        document = {"schema_version": 1, "audit": said.model_dump(mode="json")}
+        return CommandAnswer(document, [Text(f"{plain(said.task)}: {said.verdict}")])
+    checks = to_check(run.rows, run.limits, run.audits)
+    return CommandAnswer(
+        {"schema_version": 1, "tasks": [_fact(item) for item in checks]}, _view(run.notes, checks, directory)
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
+def _fact(item: ToCheck) -> dict[str, object]:
+    word = item.audit.model_dump(mode="json") if item.audit is not None else None
+    return {"task": item.row.task.id, "reasons": item.reasons, "suspicious": item.suspicious, "audit": word}
+
+
+def _view(notes: Sequence[str], checks: Sequence[ToCheck], directory: Path) -> list[RenderableType]:
+    if not checks:
+        return [Text("Nothing passed, so there is nothing to look at.")]
+    headers = ("task", "why", "word so far")
+    table = plain_table(*headers, left=headers, wrap=headers)
+    for item in checks:
+        said, word = item.audit, "—"
+        if said is not None:
+            word = f"{said.verdict}{f' ({said.by})' if said.by else ''}{f': {said.note}' if said.note else ''}"
+        style = "yellow" if item.suspicious else ""
+        table.add_row(
+            Text(plain(item.row.task.id)), Text(plain("; ".join(item.reasons)), style=style), Text(plain(word))
+        )
+    hint = f"cuda-agent audit {shlex.quote(str(directory))} --task TASK --verdict sound|doubtful|cheating --note …"
+    return [*map(Text, notes), table, Text(f"Look at the code in the report, then: {hint}")]

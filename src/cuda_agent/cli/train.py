@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import time
-from enum import StrEnum
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg, SetArg, TrainingArg
-from cuda_agent.cli.support.output import emit, say
+from cuda_agent.cli.support.output import CommandAnswer, answers, say
+from cuda_agent.cli.support.settings import SetArg, TrainingArg
 from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import TrainingOptions, preset, read_options
 from cuda_agent.training.stages.records import STAGES, TrainingManifest
 
-
-class StageOption(StrEnum):
-    """What to run; `all` is every stage of the configuration in order, `check` only looks at the configuration."""
-
-    ALL = "all"
-    BASE = "base"
-    WARMUP = "warmup"
-    SAMPLE = "sample"
-    RFT = "rft"
-    VALUE = "value"
-    PPO = "ppo"
-    CHECK = "check"
+#: What to run: a stage, all stages of the configuration in order, or a look at the configuration only.
+Stage = Literal["all", "base", "warmup", "sample", "rft", "value", "ppo", "check"]
 
 
-def command(
-    stage: Annotated[StageOption, typer.Argument(help="What to run; check only composes the configuration.")],
+@answers
+def train(
+    stage: Annotated[Stage, typer.Argument(help="What to run; check only composes the configuration.")],
     config: TrainingArg,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the training; where it stands, it goes on.")
     ] = None,
     settings: SetArg = None,
-    as_json: JsonArg = False,
-    debug: DebugArg = False,
-) -> int:
+) -> CommandAnswer:
     """Train a policy: warm-up, sampling, rejection fine-tuning, value pretraining, agentic PPO. Goes on where it was
     ended."""
     options = read_options(config, settings or ())
-    if stage is StageOption.CHECK:
-        return _check(options, as_json)
+    if stage == "check":
+        return _check(options)
     directory = out or Path("runs") / f"train-{options.name}"
-    chosen = STAGES if stage is StageOption.ALL else (stage.value,)
-    if stage is not StageOption.ALL and stage is not StageOption.BASE and getattr(options, stage.value) is None:
-        raise UsageError(
-            f"{config} leaves the stage {stage.value} out", f"Give its options ({preset('pocket')} has all)"
-        )
+    chosen = STAGES if stage == "all" else (stage,)
+    if stage not in ("all", "base") and getattr(options, stage) is None:
+        raise UsageError(f"{config} leaves the stage {stage} out", f"Give its options ({preset('pocket')} has all)")
     from cuda_agent.training.domain import KernelDomain
     from cuda_agent.training.stages.run import Training
 
@@ -60,33 +46,27 @@ def command(
         say(f"{time.monotonic() - begun:7.1f} s  {phase:<7} {text}")
 
     manifest = Training(directory, options, KernelDomain(options, directory, progress), progress).run(chosen)
-    _report(manifest, directory, as_json)
-    return 0
+    document = {"folder": str(directory), "stages": [one.model_dump() for one in manifest.stages]}
+    return CommandAnswer(document, said=_lines(manifest, directory))
 
 
-def _check(options: TrainingOptions, as_json: bool) -> int:
+def _check(options: TrainingOptions) -> CommandAnswer:
     """Raises UsageError where verl or one of our own parts refuses a setting."""
     from cuda_agent.training.domain import KernelDomain
     from cuda_agent.training.stages.run import check
 
     KernelDomain(options, Path())
     check(options)
-    if as_json:
-        emit(json.dumps(options.model_dump(mode="json"), indent=1))
-    else:
-        wanted = [name for name in STAGES if name == "base" or getattr(options, name) is not None]
-        say(f"{options.name}: {', '.join(wanted)} by the launcher {options.launcher}; verl accepts it")
-    return 0
+    wanted = [name for name in STAGES if name == "base" or getattr(options, name) is not None]
+    said = f"{options.name}: {', '.join(wanted)} by the launcher {options.launcher}; verl accepts it"
+    return CommandAnswer(options, said=[said])
 
 
-def _report(manifest: TrainingManifest, directory: Path, as_json: bool) -> None:
-    if as_json:
-        emit(json.dumps({"folder": str(directory), "stages": [one.model_dump() for one in manifest.stages]}, indent=1))
-        return
+def _lines(manifest: TrainingManifest, directory: Path) -> Iterator[str]:
     for one in manifest.stages:
         made = one.policy or one.critic or ""
         numbers = ", ".join(f"{name} {value:.3g}" for name, value in one.numbers.items() if name.startswith("held_out"))
-        say(f"{one.stage:<7} {one.steps:>4} steps {one.wall_s:>7.0f} s  {made}  {numbers}".rstrip())
+        yield f"{one.stage:<7} {one.steps:>4} steps {one.wall_s:>7.0f} s  {made}  {numbers}".rstrip()
     policies = [one.policy for one in manifest.stages if one.policy is not None]
     if policies:
-        say(f"The policy: cuda-agent optimize TASK --policy {directory / policies[-1]}")
+        yield f"The policy: cuda-agent optimize TASK --policy {directory / policies[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -84,6 +85,15 @@ def find_nvcc() -> str | None:
     candidates = [f"{home}/bin/nvcc"] if home else []
     candidates += [shutil.which("nvcc") or "", "/usr/local/cuda/bin/nvcc"]
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
+
+
+def available_memory() -> int | None:
+    """Returns the bytes of memory that the kernel can give to programs now, or None where it doesn't say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as stream:
+        for line in stream:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def package_version(package: str) -> str | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.core.config import LanguageModelOptions
+from cuda_agent.core.config import OPENAI_URL, LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.llm.chat import ChatRequest, ContextExceeded, Notice, Reply
 from cuda_agent.llm.failures import FailureKind, RequestFailure, classify
@@ -52,25 +53,20 @@ def prepare(options: LanguageModelOptions | None, key_file: Path | None) -> Key 
 def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) -> Client:
     """Raises UsageError when the package is missing."""
     require(options.protocol)
-    return Client(
-        options, key, _openai(options, key) if options.protocol == "openai" else _litellm(options, key), notice
-    )
+    open_stream = (_openai if options.protocol == "openai" else _litellm)(options, key)
+    return Client(options, key, open_stream, notice)
 
 
+@dataclass
 class Client:
     """A `ChatClient` that sends requests through `open_stream`."""
 
-    def __init__(
-        self,
-        options: LanguageModelOptions,
-        key: Key | None,
-        open_stream: Open,
-        notice: Notice,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._options, self._key, self._open = options, key, open_stream
-        self._notice, self._sleep = notice, sleep
-        self._with_usage = True
+    options: LanguageModelOptions
+    key: Key | None
+    open_stream: Open
+    notice: Notice
+    sleep: Callable[[float], None] = time.sleep
+    _with_usage: bool = field(default=True, init=False)
 
     def complete(self, request: ChatRequest) -> Reply:
         """Returns one reply, after as many attempts as the options allow.
@@ -86,7 +82,7 @@ class Client:
                 return self._once(request)
             except Exception as error:
                 # This is the boundary to the endpoint. An error that isn't the endpoint's is raised again.
-                failure = classify(error, self._options.base_url, self._options.model)
+                failure = classify(error, self.options.base_url, self.options.model)
                 if failure is None:
                     raise
             # This is outside the handler, so that no exception raised here refers to the SDK's, which holds the key.
@@ -97,16 +93,16 @@ class Client:
                 self._wait(failure, attempt)
 
     def _once(self, request: ChatRequest) -> Reply:
-        keywords: dict[str, Any] = {"model": self._options.model, "messages": list(request.messages), "stream": True}
+        keywords: dict[str, Any] = {"model": self.options.model, "messages": list(request.messages), "stream": True}
         if request.tools:
             keywords["tools"] = list(request.tools)
-        if self._options.temperature is not None:
-            keywords["temperature"] = self._options.temperature
+        if self.options.temperature is not None:
+            keywords["temperature"] = self.options.temperature
         if self._with_usage:
             keywords["stream_options"] = {"include_usage": True}
-        chunks = self._open(keywords)
+        chunks = self.open_stream(keywords)
         try:
-            return assemble(chunks, request, self._notice)
+            return assemble(chunks, request, self.notice)
         finally:
             close = getattr(chunks, "close", None)
             if close is not None:
@@ -114,20 +110,20 @@ class Client:
 
     def _wait(self, failure: RequestFailure, attempt: int) -> None:
         """Sleeps before the next attempt, or raises when there is none."""
-        cause, remedy = redacted(failure.cause, self._key), redacted(failure.remedy, self._key)
+        cause, remedy = redacted(failure.cause, self.key), redacted(failure.remedy, self.key)
         if failure.kind is FailureKind.TOO_LONG:
             raise ContextExceeded(cause)
         if failure.kind is not FailureKind.TRANSIENT:
             raise PolicyError(cause, remedy)
-        if attempt >= self._options.attempts:
+        if attempt >= self.options.attempts:
             raise PolicyError(f"{cause}; {attempt} attempts", f"{remedy} Resume the run later".strip())
         wait_s = failure.wait_s
         if wait_s is None:
             wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
         elif wait_s > _PATIENCE_S:
             raise PolicyError(f"{cause}; the server asks to wait {wait_s:,.0f} s", "Resume the run then")
-        self._notice(f"{cause}; attempt {attempt + 1} of {self._options.attempts} in {wait_s:.1f} s")
-        self._sleep(wait_s)
+        self.notice(f"{cause}; attempt {attempt + 1} of {self.options.attempts} in {wait_s:.1f} s")
+        self.sleep(wait_s)
 
 
 def _openai(options: LanguageModelOptions, key: Key | None) -> Open:
@@ -160,11 +156,7 @@ def _litellm(options: LanguageModelOptions, key: Key | None) -> Open:
 
     litellm.suppress_debug_info = True
     litellm.telemetry = False
-    named = (
-        {}
-        if options.base_url == LanguageModelOptions.model_fields["base_url"].default
-        else {"api_base": options.base_url}
-    )
+    named = {} if options.base_url == OPENAI_URL else {"api_base": options.base_url}
     secret = {} if key is None else {"api_key": key.reveal()}
 
     def open_stream(keywords: dict[str, Any]) -> Iterable[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from cuda_agent.llm.chat import WrittenCall
@@ -21,21 +22,8 @@ _SHOWN = 200
 
 def describe(tools: Sequence[dict[str, Any]]) -> str:
     """Describes the tools and the form of a call, for the system prompt."""
-    lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
-    return "\n".join(
-        [
-            "# Tools",
-            "Each line is one tool with the JSON schema of its arguments:",
-            *lines,
-            "",
-            "To call a tool write a block of exactly this form; several blocks are run in order:",
-            _OPEN,
-            '{"name": "Read", "arguments": {"path": "model.py"}}',
-            _CLOSE,
-            "The block is one JSON object with the keys name and arguments; inside its strings a line break is \\n "
-            'and a quote is \\". The answers come as <tool_response> blocks. Write no such block yourself.',
-        ]
-    )
+    lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    return Path(__file__).with_suffix(".md").read_text().rstrip("\n").replace("{{ tools }}", lines)
 
 
 def parse(text: str) -> tuple[str, tuple[WrittenCall, ...]]:

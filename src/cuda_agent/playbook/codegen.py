@@ -322,7 +322,8 @@ def launcher(
     scratch: Iterable[tuple[str, str]] = (),
     shifts: Mapping[str, int] | None = None,
 ) -> tuple[str, str]:
-    """Returns the declaration of the launcher's pointers and the statement that calls it. `shifts` are the bytes by which the pointers to some buffers are moved."""
+    """Returns the declaration of the launcher's pointers and the statement that calls it. `shifts` are the bytes by
+    which the pointers to some buffers are moved."""
     moved = {cpp_name(buffer): shift for buffer, shift in (shifts or {}).items() if shift}
     pointers = [*parameters(work, device), *((f"{type_}*", label) for type_, label in scratch)]
     # Pointers to 16-bit floats are passed as void*, because torch and CUDA have different types for these.

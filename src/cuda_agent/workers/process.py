@@ -18,6 +18,7 @@ from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Task, Violation
+from cuda_agent.core.stack import available_memory
 from cuda_agent.workers.affinity import near_gpu
 from cuda_agent.workers.buffers import Arena, synchronize
 from cuda_agent.workers.channel import (
@@ -97,10 +98,8 @@ class WorkerSettings:
 def memory_limit_mib(wanted_mib: int) -> int:
     """Returns the limit: at most 85 % of the free memory, so that a runaway worker ends before the machine does, but at
     least what a worker needs, since a virtual machine may get more memory as it uses it."""
-    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as stream:
-        line = next(line for line in stream if line.startswith("MemAvailable:"))
-        return min(wanted_mib, max(_LEAST_MEMORY_MIB, int(int(line.split()[1]) / 1024 * 0.85)))
-    return wanted_mib
+    free = available_memory()
+    return wanted_mib if free is None else min(wanted_mib, max(_LEAST_MEMORY_MIB, int(free / 2**20 * 0.85)))
 
 
 class Worker:

@@ -97,11 +97,6 @@ def sandbox_facts() -> SandboxFacts:
     return SandboxFacts(SandboxLevel.FULL, binary, version)
 
 
-def available_level() -> SandboxLevel:
-    """Returns the strongest level that works here."""
-    return sandbox_facts().level
-
-
 def resolve_level(wanted: str) -> SandboxLevel:
     """Returns the level for `auto`, `full` or `reduced`. Raises SandboxError when `full` is wanted and doesn't work."""
     if wanted == "reduced":
@@ -253,13 +248,13 @@ def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) ->
     read_end = write_end = -1
     fds = list(spec.pass_fds)
     if spec.level is SandboxLevel.FULL:
-        binary = sandbox_facts().bwrap
-        if binary is None or available_level() is not SandboxLevel.FULL:
-            raise SandboxError(f"The full sandbox doesn't work here: {sandbox_facts().reason}", "Use --sandbox auto")
+        facts = sandbox_facts()
+        if facts.bwrap is None or facts.level is not SandboxLevel.FULL:
+            raise SandboxError(f"The full sandbox doesn't work here: {facts.reason}", "Use --sandbox auto")
         read_end, write_end = os.pipe()
         hidden, readable, writable = _paths(spec)
         argv = bwrap.command_line(
-            binary, argv, cwd=cwd.resolve(), hidden=hidden, readable=readable, writable=writable,
+            facts.bwrap, argv, cwd=cwd.resolve(), hidden=hidden, readable=readable, writable=writable,
             environment=environment, gpu=spec.gpu, network=spec.network,
             scratch_mib=spec.limits.scratch_mib, info_fd=write_end,
         )  # fmt: skip

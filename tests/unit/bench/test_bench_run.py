@@ -11,7 +11,7 @@ from bench_records import failed, passed, problem, result, written
 
 from cuda_agent.bench.directory import RESULTS_FILE, BenchDirectory, read_results
 from cuda_agent.bench.options import BenchOptions
-from cuda_agent.bench.roofline import bound
+from cuda_agent.bench.player import bound
 from cuda_agent.bench.run import Players, begin, go_on, has_time, is_unfinished
 from cuda_agent.bench.suite import SUITE_FILE
 from cuda_agent.cli.main import run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.cli.main import run
-from cuda_agent.cli.support.language_model import complete_run
+from cuda_agent.cli.support.settings import complete_run
 from cuda_agent.core.config import OptimizeOptions, Price
 from cuda_agent.core.settings import Settings
 

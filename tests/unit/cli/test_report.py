@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console, RenderableType
 
-from cuda_agent.cli.support.ending import exit_code
+from cuda_agent.cli.optimize import exit_code
 from cuda_agent.core.enums import Device, Phase, Precision, SandboxLevel, Verdict
 from cuda_agent.core.records import (
     Budget,

@@ -15,8 +15,7 @@ from cuda_agent.bench.options import DEFAULTS, BenchOptions
 from cuda_agent.cli import main
 from cuda_agent.cli.main import run
 from cuda_agent.cli.support import settings as derived
-from cuda_agent.cli.support.language_model import complete_run
-from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.cli.support.settings import complete_run, with_settings
 from cuda_agent.core.config import Configuration, JudgeOptions, OptimizeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.settings import Settings

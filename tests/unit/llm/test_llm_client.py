@@ -26,7 +26,7 @@ def ask(server: ScriptedServer, *, key: Key | None = None, notices: list[str] | 
     settings = LanguageModelOptions(model="scripted", base_url=server.base_url, **options)
     client = make_client(settings, key, (notices if notices is not None else []).append)
     if "patient" not in (notices or []):
-        client._sleep = lambda seconds: None
+        client.sleep = lambda seconds: None
     return client.complete(HELLO)
 
 

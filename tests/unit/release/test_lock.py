@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.cli.main import run
-from cuda_agent.cli.support.locked import with_file
+from cuda_agent.cli.main import run, with_file
 from cuda_agent.core.errors import LockMismatch, StoreError, UsageError
 from cuda_agent.release.lock import StackLock, check_locked, read_lock
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from cuda_agent.agent.device import find_cxx
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir
-from cuda_agent.core.stack import find_nvcc, query_gpus
+from cuda_agent.core.stack import available_memory, find_nvcc, first_line, output_lines, query_gpus
 from cuda_agent.workspace.sandbox import SandboxSpec, sandbox_facts, spawn
 
 _GIB = 1 << 30
@@ -87,7 +87,7 @@ def probe_cxx() -> Probe:
     include = sysconfig.get_paths()["include"]
     done = _compile([compiler, "-std=c++20", "-fopenmp", "-fPIC", f"-I{include}"], "probe.cpp", _CPP)
     if done.returncode == 0:
-        return Probe("g++", "ok", f"{compiler} {_version(compiler, '-dumpfullversion')}".strip())
+        return Probe("g++", "ok", f"{compiler} {first_line(compiler, '-dumpfullversion') or ''}".strip())
     if "Python.h" in done.stderr:  # foreign text: the compiler's
         return Probe("g++", "missing", "Python's headers are missing", "apt-get install python3-dev")
     return Probe("g++", "missing", _first(done.stderr), "apt-get install --reinstall g++ libc6-dev")
@@ -108,10 +108,9 @@ def probe_gpu(torch: dict[str, Any]) -> tuple[Probe, Probe]:
     """(GPU, driver). The GPU counts when torch computed on it."""
     gpus, driver = query_gpus()
     if not gpus:
-        return (
-            Probe("GPU", "missing", "none visible", "run on a machine with an NVIDIA GPU (cpu jobs need none)"),
-            Probe("driver", "missing", "nvidia-smi doesn't answer", "install the NVIDIA driver (cpu jobs need none)"),
-        )
+        gpu = Probe("GPU", "missing", "none visible", "run on a machine with an NVIDIA GPU (cpu jobs need none)")
+        remedy = "install the NVIDIA driver (cpu jobs need none)"
+        return gpu, Probe("driver", "missing", "nvidia-smi doesn't answer", remedy)
     named = Probe("driver", "ok", str(driver))
     fact = ", ".join(f"{gpu.name} (sm_{gpu.compute_capability.replace('.', '')})" for gpu in gpus)
     if torch.get("gpu"):
@@ -126,18 +125,15 @@ def probe_gpu(torch: dict[str, Any]) -> tuple[Probe, Probe]:
 def probe_sandbox(torch: dict[str, Any]) -> Probe:
     """Starts bubblewrap once; else says what Landlock gives. Where torch reaches a GPU, it must from inside too."""
     facts = sandbox_facts()
+    install = "apt-get install bubblewrap" if facts.bwrap is None else ""
     why = _gpu_inside(facts.level) if torch.get("gpu") else None
     if why is not None:
-        remedy = (
-            "apt-get install bubblewrap" if facts.bwrap is None else "run outside the container, or with --device cpu"
-        )
+        remedy = install or "run outside the container, or with --device cpu"
         return Probe("sandbox", "missing", f"{facts.level.value}, but torch reaches no GPU inside it: {why}", remedy)
     if facts.level is SandboxLevel.FULL:
         return Probe("sandbox", "ok", f"full ({facts.bwrap}; Landlock ABI {facts.landlock_abi})")
     landlock = f"Landlock ABI {facts.landlock_abi}" if facts.landlock_abi > 0 else "no Landlock"
-    remedy = (
-        "apt-get install bubblewrap" if facts.bwrap is None else "allow user namespaces (or run outside the container)"
-    )
+    remedy = install or "allow user namespaces (or run outside the container)"
     return Probe("sandbox", "limited", f"reduced: {facts.reason}; {landlock}", remedy)
 
 
@@ -184,25 +180,11 @@ def probe_disk() -> Probe:
 def probe_all() -> tuple[list[Probe], dict[str, bool]]:
     """Every finding, and which devices' jobs can run here."""
     torch, facts = probe_torch()
-    gpu, driver = probe_gpu(facts)
-    probes = [
-        probe_python(),
-        torch,
-        probe_cxx(),
-        probe_nvcc(),
-        gpu,
-        driver,
-        probe_sandbox(facts),
-        probe_memory(),
-        probe_disk(),
-    ]
+    probes = [probe_python(), torch, probe_cxx(), probe_nvcc(), *probe_gpu(facts), probe_sandbox(facts)]
+    probes += [probe_memory(), probe_disk()]
     by_name = {probe.name: probe.ok for probe in probes}
     cpu = all(by_name[name] for name in ("python", "torch", "g++", "disk"))
     return probes, {"cpu": cpu, "cuda": cpu and all(by_name[name] for name in ("nvcc", "GPU", "driver", "sandbox"))}
-
-
-def as_data(probes: list[Probe]) -> list[dict[str, str]]:
-    return [asdict(probe) for probe in probes]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -219,12 +201,8 @@ def _compile(command: list[str], name: str, text: str) -> subprocess.CompletedPr
         return _run([*command, "-c", str(source), "-o", str(source.with_suffix(".o"))])
 
 
-def _version(*command: str) -> str:
-    return _run(list(command)).stdout.strip()
-
-
 def _release(nvcc: str) -> str:
-    lines = _version(nvcc, "--version").splitlines()
+    lines = output_lines(nvcc, "--version")
     return next((line.split("release", 1)[1].split(",")[0].strip() for line in lines if "release" in line), "")
 
 
@@ -235,10 +213,7 @@ def _first(text: str) -> str:
 
 def _memory_available() -> int:
     """Bytes: the kernel's estimate, bounded by what the control group leaves."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
+    free = available_memory() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())

@@ -1,4 +1,5 @@
-"""The options of a command from the fields of its configuration, and `--config FILE` with the same settings."""
+"""The options of a command from the fields of its configuration, and `--config FILE` with the same settings. Completes
+them: device, policy, language model."""
 
 from __future__ import annotations
 
@@ -16,17 +17,34 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from cuda_agent.agent.device import resolve_device
+from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.core.config import Configuration, Flag, inner_configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.settings import Settings
+from cuda_agent.llm.keys import default_base_url
+from cuda_agent.llm.prices import load_price
 
 Command = Callable[..., int]
 ConfigArg = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Settings as TOML, YAML or JSON (docs/runs.md); options win."),
 ]
-
+#: Options that several commands share and that are no settings of a configuration.
+KeyFileArg = Annotated[
+    Path | None, typer.Option("--api-key-file", help="File with the key; else it is in the environment.")
+]
+PricesArg = Annotated[
+    Path | None, typer.Option("--prices", metavar="FILE", help="Table of a model's prices per million tokens.")
+]
+TrainingArg = Annotated[
+    Path, typer.Option("--config", metavar="FILE", help="Training's configuration (TOML or YAML), or a preset's name.")
+]
+SetArg = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as ppo.steps=20.")
+]
+JsonArg = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
+DebugArg = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 #: typer's names -> those of a field's constraints.
 _BOUNDS = (("min", "ge"), ("max", "le"))
@@ -159,3 +177,35 @@ def with_settings(
         return wrapped
 
     return decorate
+
+
+def complete_run(settings: Settings, prices: Path | None, prefix: str = "") -> None:
+    """Completes the settings of an `OptimizeOptions`, which stand under `prefix`.
+
+    Raises UsageError for an unknown policy and what `complete_model` refuses, DeviceError.
+    """
+    put_device(settings, f"{prefix}judge.device")
+    policy = str(settings.get(f"{prefix}policy", "playbook"))
+    complete_model(settings, f"{prefix}llm", "policy", policy)
+    if prices is not None and policy == "llm":
+        price = load_price(prices, str(settings.get(f"{prefix}llm.model")))
+        settings.put(f"{prefix}llm.price", price.model_dump())
+    costs = policy == "llm" and settings.get(f"{prefix}limits.cost") is not None
+    if costs and settings.get(f"{prefix}llm.price") is None:
+        raise UsageError("--max-cost needs prices", "Give --prices FILE: MODEL: {input: 1.25, output: 10}")
+    settings.put(f"{prefix}policy", policy_name(policy))
+
+
+def complete_model(settings: Settings, key: str, role: str, chosen: str) -> None:
+    """Removes the language model's settings unless it is chosen for the role (`policy`, `composer`).
+
+    Raises UsageError if it is and has no name, or if it isn't and an option names it.
+    """
+    if chosen != "llm":
+        if not {f"{key}.model", f"{key}.base_url"}.isdisjoint(settings.options):
+            raise UsageError("--model and --base-url are for a language model", f"Add --{role} llm")
+        settings.put(key, None)
+        return
+    if settings.get(f"{key}.model") is None:
+        raise UsageError(f"The {role} llm needs a model", "Give --model, and --base-url where it isn't OpenAI's")
+    settings.put(f"{key}.base_url", settings.get(f"{key}.base_url") or default_base_url())

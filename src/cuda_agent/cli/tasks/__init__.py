@@ -1,21 +1,10 @@
-"""cuda-agent tasks: from libraries to clean, timed, decontaminated problems. One file a command."""
+"""cuda-agent tasks: from libraries to clean, timed, decontaminated problems."""
 
 from __future__ import annotations
 
 import typer
 
-from cuda_agent.cli.tasks import (
-    build,
-    compose,
-    crawl,
-    decontaminate,
-    export,
-    filter,
-    fingerprint,
-    import_,
-    merge,
-    stats,
-)
+from cuda_agent.cli.tasks import candidates, dataset, measurements, similarity
 
 app = typer.Typer(
     name="tasks",
@@ -24,16 +13,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-# Each command is a file of its own with `command`.
-app.command("crawl")(crawl.command)
-app.command("compose")(compose.command)
-app.command("filter")(filter.command)
-app.command("merge")(merge.command)
-app.command("build")(build.command)
-app.command("decontaminate")(decontaminate.command)
-app.command("fingerprint")(fingerprint.command)
-app.command("export")(export.command)
-app.command("import")(import_.command)
-app.command("stats")(stats.command)
+app.command("crawl")(candidates.crawl)
+app.command("compose")(candidates.compose)
+app.command("filter")(measurements.filter_candidates)
+app.command("merge")(measurements.merge)
+app.command("build")(dataset.build)
+app.command("decontaminate")(similarity.decontaminate)
+app.command("fingerprint")(similarity.fingerprint)
+app.command("export")(dataset.export)
+app.command("import")(candidates.import_published)
+app.command("stats")(dataset.stats)

@@ -1,0 +1,97 @@
+"""cuda-agent tasks crawl, tasks compose, tasks import"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
+from cuda_agent.cli.support.settings import KeyFileArg, complete_model, with_settings
+from cuda_agent.core.settings import Settings
+from cuda_agent.llm.client import make_client, prepare
+from cuda_agent.tasks.compose import run as composing
+from cuda_agent.tasks.compose.builtin import BuiltinComposer
+from cuda_agent.tasks.compose.language_model import LanguageModelComposer, RecordedAnswers
+from cuda_agent.tasks.compose.rates import rates_for
+from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.crawl import crawl as crawling
+from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
+from cuda_agent.tasks.dataset.importing import read_published, write_candidates
+from cuda_agent.tasks.options import ComposeRunOptions, CrawlOptions
+from cuda_agent.tasks.store import CANDIDATES_FILE
+from cuda_agent.workspace.sandbox import resolve_level
+
+
+@with_settings(CrawlOptions)
+@answers
+def crawl(
+    options: CrawlOptions,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set; made when missing.")],
+) -> CommandAnswer:
+    """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
+    with ProgressView("tasks crawl") as view:
+        way = TrialOptions(
+            resolve_level(options.sandbox), options.workers or default_workers(), lambda text: view("crawl", text)
+        )
+        found = crawling.crawl(options.libraries, way)
+    found.write(directory)
+    seeds = Counter(seed.library for seed in found.seeds)
+    operators = Counter(library for library, _ in {(seed.library, seed.operator) for seed in found.seeds})
+    return CommandAnswer(
+        {"seeds": seeds, "operators": operators, "left_out": {"all": len(found.left_out)}},
+        said=[
+            *(f"{name}: {count} seeds" for name, count in seeds.items()),
+            f"{len(found.left_out)} callables left out, with their reasons in {directory / crawling.LEFT_OUT_FILE}",
+            f"{directory / crawling.SEEDS_FILE}",
+        ],
+    )
+
+
+@with_settings(ComposeRunOptions, without=("llm.context_tokens", "llm.reasoning", "llm.tools"))
+@answers
+def compose(
+    settings: Settings,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its seeds.")],
+    api_key_file: KeyFileArg = None,
+) -> CommandAnswer:
+    """Compose candidates from the folder's seeds; goes on where the folder's file ends."""
+    complete_model(settings, "llm", "composer", settings.get("composer", "builtin"))
+    options = settings.parse(ComposeRunOptions)
+    seeds = composing.runs_with(composing.read_seeds(directory), options.runs_with)
+    low, high = options.window_ms
+    target = Target(low_ms=low, high_ms=high, memory_gb=options.memory_gb, rates=rates_for(options.stack))
+    chosen: composing.Composer
+    with ProgressView("tasks compose") as view:
+        if options.llm is not None:
+            client = make_client(options.llm, prepare(options.llm, api_key_file), lambda text: view("model", text))
+            answered = RecordedAnswers(directory, options.llm.model, client)
+            chosen = LanguageModelComposer(seeds, options.seed, target, answered)
+        else:
+            chosen = BuiltinComposer(seeds, options.seed, target)
+        composing.settle(directory, composing.ComposeSettings(
+            composer=chosen.name, seed=options.seed, target=target, seeds_digest=composing.digest_of(seeds),
+            model=options.llm.model if options.llm is not None else None,
+            library_versions=composing.library_versions(seeds), runs_with=options.runs_with,
+        ))  # fmt: skip
+        made = composing.compose(directory, chosen, options.count, lambda text: view("compose", text))
+    return CommandAnswer(
+        {"found": made.found, "added": made.added, "skipped": made.skipped},
+        said=[
+            *(f"{number}: {reason}" for number, reason in made.skipped.items()),
+            f"{made.found} tasks were there, {made.added} added: {directory / CANDIDATES_FILE}",
+        ],
+    )
+
+
+@answers
+def import_published(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet with columns ops, data_source, code.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the new data set.")],
+) -> CommandAnswer:
+    """Read the published data set's format as candidates of a new folder."""
+    tasks = read_published(file)
+    path = write_candidates(out, tasks)
+    return CommandAnswer({"file": str(path), "tasks": len(tasks)}, said=[f"{len(tasks)} tasks: {path}"])
