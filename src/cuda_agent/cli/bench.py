@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.options import DEFAULTS, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
-from cuda_agent.cli.support.output import CommandAnswer, answers, emit, say, show
+from cuda_agent.cli.support.output import CommandAnswer, answers, say
 from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.bench import BenchResult, Metrics
 from cuda_agent.core.comparison import Comparison
@@ -83,12 +82,8 @@ def _play(bench: Bench, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         metrics, code = bench.measure(), EXIT_INTERRUPTED
     results = bench.directory.results()
-    if as_json:
-        emit(json.dumps(_document(bench, results, metrics)))
-    else:
-        if results:
-            show(suite_view([RunRow(result.task.id, result) for result in results]), "")
-        show(metrics_view(metrics))
+    tasks = [suite_view([RunRow(result.task.id, result) for result in results]), ""] if results else []
+    CommandAnswer(_document(bench, results, metrics), [*tasks, metrics_view(metrics)]).print(as_json=as_json)
     if code == EXIT_INTERRUPTED:
         say(f"stopped; go on with: cuda-agent bench --resume --out {bench.directory.path}")
     else:
@@ -105,27 +100,25 @@ def _tell(result: BenchResult, done: int, tasks: int) -> None:
 
 
 def _document(bench: Bench, results: list[BenchResult], metrics: Metrics) -> dict[str, Any]:
-    rows = []
-    for result in results:
-        row = RunRow(result.task.id, result)
-        profile = row.profile
-        rows.append(
-            {
-                "task": result.task.id,
-                "state": row.state,
-                "note": row.note,
-                "reward": result.reward.value if result.reward is not None else None,
-                "latency_us": profile.candidate.latency_us if profile is not None else None,
-                "ratios": {name: ratio.value if (ratio := row.ratio(name)) else None for name in BASELINES},
-                "roofline": result.task.roofline,
-                "wall_s": result.wall_s,
-            }
-        )
     return {
         "schema_version": 1,
         "directory": str(bench.directory.path),
-        "results": rows,
+        "results": list(map(_facts, results)),
         "metrics": metrics.model_dump(mode="json"),
+    }
+
+
+def _facts(result: BenchResult) -> dict[str, Any]:
+    row = RunRow(result.task.id, result)
+    return {
+        "task": result.task.id,
+        "state": row.state,
+        "note": row.note,
+        "reward": result.reward.value if result.reward is not None else None,
+        "latency_us": row.ours.latency_us if row.ours is not None else None,
+        "ratios": {name: ratio.value if (ratio := row.ratio(name)) else None for name in BASELINES},
+        "roofline": result.task.roofline,
+        "wall_s": result.wall_s,
     }
 
 

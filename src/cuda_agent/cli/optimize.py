@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from cuda_agent.agent import optimize as running
 from cuda_agent.agent.run import Unsaved
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, emit, say, show
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, say, show
 from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
@@ -106,23 +105,18 @@ def _several(files: list[Path], out: Path | None, run: _Run, *, as_json: bool) -
         say(f"{name} ({number} of {len(files)})")
         try:
             trajectory, code = run(path, out / name if out is not None else None)
+            rows.append(RunRow(name, trajectory))
+            if not as_json:
+                show(trajectory_view(trajectory), "")
         except CudaAgentError as error:
             if not rows and not isinstance(error, TaskError | UsageError):
                 raise
             rows.append(RunRow(name, error=str(error)))
-            codes.append(error.exit_code)
-            continue
-        rows.append(RunRow(name, trajectory))
+            code = error.exit_code
         codes.append(code)
-        if not as_json:
-            show(trajectory_view(trajectory), "")
-        if codes[-1] == EXIT_INTERRUPTED:
+        if code == EXIT_INTERRUPTED:
             break
-    if as_json:
-        emit(json.dumps(_document(rows)))
-    else:
-        show(suite_view(rows))
-    return _together(codes)
+    return CommandAnswer(_document(rows), [suite_view(rows)], code=_together(codes)).print(as_json=as_json)
 
 
 def _names(files: list[Path]) -> list[str]:

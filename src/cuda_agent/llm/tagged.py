@@ -23,7 +23,7 @@ _SHOWN = 200
 def describe(tools: Sequence[dict[str, Any]]) -> str:
     """Describes the tools and the form of a call, for the system prompt."""
     lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    return Path(__file__).with_suffix(".md").read_text().rstrip("\n").replace("{{ tools }}", lines)
+    return Path(__file__).with_suffix(".txt").read_text().rstrip("\n").replace("{{ tools }}", lines)
 
 
 def parse(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
