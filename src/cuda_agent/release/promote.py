@@ -126,20 +126,17 @@ class Examination:
             return self._skip_rest()
         # This runs for wrong outputs too: a race is often their cause.
         self._add(self._sanitize())
-        if not self._is_verified(mine):
+        if mine.verify is None or not mine.verify.passed:
             return self._skip_rest()
         self._add(self._shapes(inputs))
         if not on_the_stack:
             return self._skip_rest()
         processes = self._processes(ColdProcess(mine, others))
         evaluations = [process.mine for process in processes]
-        later = checks.guard(evaluations)
-        if later.status == "failed" and mine.violations == ():
-            # The rule was broken in a later process only. The gate has one result, which is replaced.
-            self.results = [later if one.name == "guard" else one for one in self.results]
-        swapped = self._swapped(evaluations)
-        if swapped is not None:
-            self.results = [swapped if one.name == "rebuild" else one for one in self.results]
+        # A rule may be broken in a later process only. Each gate has one result, which is replaced.
+        for later in (checks.guard(evaluations), self._swapped(evaluations)):
+            if later is not None and later.status == "failed":
+                self.results = [later if one.name == later.name else one for one in self.results]
         self._add(speed(self._gate.speed, processes))
         self._add(checks.roofline(evaluations, self._device))
         self._add(self._whole_model())
@@ -282,9 +279,6 @@ class Examination:
     def _remember(self, evaluation: Evaluation, batch: int | None = None) -> None:
         for new in remember(self._registry, self._task.key, [evaluation], batch):
             self._progress("Gate", f"later candidates will be tried on this too: {new.reason[:120]}")
-
-    def _is_verified(self, mine: Evaluation) -> bool:
-        return mine.verify is not None and mine.verify.passed and not mine.violations
 
     def _tolerances(self) -> GateResult | None:
         """Returns a failure where the task has larger tolerances than the gate allows, else None."""

@@ -3,6 +3,7 @@ or a training run."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -49,10 +50,6 @@ class Recorded:
     def results(self) -> tuple[BenchResult, ...]:
         """The results of the tasks that have ended."""
         return tuple(row.result for row in self.rows if row.result is not None)
-
-    @property
-    def tasks(self) -> tuple[SuiteTask, ...]:
-        return tuple(row.task for row in self.rows)
 
 
 def load(path: Path) -> Recorded:
@@ -122,16 +119,11 @@ def _task(listed: SuiteTask, ran: SuiteTask) -> SuiteTask:
 def _sources(path: Path) -> dict[str, str]:
     """Returns task key -> reference from the suite's file. Lines that can't be read are left out."""
     found: dict[str, str] = {}
-    try:
-        lines = path.read_text(errors="replace").split("\n")
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            task = Task.from_json(line)
-        except StoreError:
-            continue
-        found[task.key] = task.source
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").split("\n"):
+            with contextlib.suppress(StoreError):
+                task = Task.from_json(line)
+                found[task.key] = task.source
     return found
 
 
