@@ -66,9 +66,8 @@ def compared(
         if form in mine.ratios:
             found[form] = mine.ratios[form]
         else:
-            failures = mine.failed_baselines
-            why = [why for failing, why in failures.items() if Baseline.parse(failing).form == name]
-            missing[name] = why[0] if why else "not made"
+            failures = mine.failed_baselines.items()
+            missing[name] = next((why for failing, why in failures if Baseline.parse(failing).form == name), "not made")
     for kernel, other in others.items():
         theirs = _timed(other)
         if theirs is None:

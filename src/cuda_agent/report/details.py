@@ -55,7 +55,6 @@ class Call:
 class TurnStep:
     """One turn. `change` is the difference that it made to the candidate."""
 
-    number: int
     turn: Turn
     message: str
     reasoning: Text | None
@@ -173,7 +172,6 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> t
         answered = [*turn.results, *([None] * len(turn.calls))]
         steps.append(
             TurnStep(
-                turn.index + 1,
                 turn,
                 plain(_cut(turn.message, kept)),
                 _text(turn.reasoning, blobs, kept, "reasoning") if turn.reasoning else None,
