@@ -16,11 +16,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cuda_agent.core.baselines import Baseline
-from cuda_agent.core.bench import Audit, Estimate, Metrics
+from cuda_agent.core.bench import Estimate, Metrics
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation
 from cuda_agent.report import charts
-from cuda_agent.report.audit import VERDICTS, ToCheck, last_audits, to_check
+from cuda_agent.report.audit import VERDICTS, ToCheck, to_check
 from cuda_agent.report.blobs import Blobs
 from cuda_agent.report.details import KEPT, Details, details
 from cuda_agent.report.explain import Explanation, explain
@@ -57,7 +57,6 @@ class PageEntry:
     row: ReportRow
     blob: str
     check: ToCheck | None
-    audit: Audit | None
 
 
 def render(run: Recorded, metrics: Metrics | None, run_name: str) -> Page:
@@ -81,7 +80,7 @@ def _render(run: Recorded, metrics: Metrics | None, run_name: str, kept: int) ->
     rows = [row for row, _, _ in seen]
     limits = run.limits or next((found.limits for _, found, _ in seen if found.limits is not None), None)
     checks = to_check(rows, limits, run.audits)
-    by_task, audits = {item.row.task.id: item for item in checks}, last_audits(run.audits)
+    by_task = {item.row.task.id: item for item in checks}
     template = environment.get_template("task.html.j2")
     entries = []
     for row, found, explanation in seen:
@@ -98,7 +97,7 @@ def _render(run: Recorded, metrics: Metrics | None, run_name: str, kept: int) ->
             check=by_task.get(name),
             audits=[audit for audit in run.audits.audits if audit.task == name],
         )
-        entries.append(PageEntry(row, blobs.put(fragment), by_task.get(name), audits.get(name)))
+        entries.append(PageEntry(row, blobs.put(fragment), by_task.get(name)))
     context = _overview(run, metrics, entries, checks, limits) | _assets() | {"run_name": run_name, "blobs": blobs}
     context["audit_command"] = f"cuda-agent audit {shlex.quote(run_name)}"
     html = environment.get_template("page.html.j2").render(context)
