@@ -203,11 +203,9 @@ def test_the_whole_model_agrees_and_is_timed(whole_model: WholeModel) -> None:
 def test_a_part_that_is_wrong_in_the_whole_is_found(project: Path, run: Trajectory) -> None:
     extraction = read_extraction(project / "out")
     (part,), _ = optimized(extraction, [project / "runs" / "Gate"])
-    assert part.trajectory.best is not None
-    wrong = {**part.trajectory.best.files, "model_new.py": MODEL_NEW.replace("other)", "x)")}
-    best = part.trajectory.best.model_copy(update={"files": wrong})
+    wrong = {**part.candidate.files, "model_new.py": MODEL_NEW.replace("other)", "x)")}
     # As if somebody had swapped the files since.
-    swapped = dataclasses.replace(part, trajectory=part.trajectory.model_copy(update={"best": best}))
+    swapped = dataclasses.replace(part, candidate=part.candidate.model_copy(update={"files": wrong}))
     record = apply(extraction, [swapped], OPTIONS, compiled=False)
     assert not record.agreed and record.speedup is None and record.reason
     assert record.original is None

@@ -16,6 +16,7 @@ from cuda_agent.release.records import GateResult
 USUAL = ("fresh", "other_weights", "in_place", "new_storage")
 REGRESSION = "regression"
 SANITIZER = "sanitizer"
+_OF_TRIALS = ("verification", "precision", "scales", "regressions")
 
 
 def passed(name: str, reason: str, **data: Any) -> GateResult:
@@ -51,7 +52,7 @@ def verification(evaluation: Evaluation, regressions: Sequence[Regression] = ())
 
     A failed trial fails the gate of its kind, or `precision` where only the oracle's bound was exceeded.
     """
-    names = ("verification", "precision", "scales", "regressions")
+    names = _OF_TRIALS
     report = evaluation.verify
     if evaluation.signal is Signal.NONE:
         refused = failed(
@@ -77,7 +78,7 @@ def _trials(name: str, trials: Sequence[TrialReport], broken: TrialReport | None
     if broken is not None and name == gate:
         reason = f"trial {broken.kind.replace('_', ' ')}: {broken.reason}"
         return failed(name, reason, trial=broken.model_dump(mode="json"))
-    order = ("verification", "precision", "scales", "regressions")
+    order = _OF_TRIALS
     if gate is not None and (order.index(name) > order.index(gate) or gate == "verification"):
         return skipped(name, f"{gate} failed")
     if name == "precision":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from cuda_agent.core.errors import CudaAgentError, LockMismatch, StoreError, Usa
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.hashing import digest_files
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.core.stack import read_stack
+from cuda_agent.core.stack import output_lines, read_stack
 from cuda_agent.judge import find_toolchain
 
 _HEAD = (
@@ -162,17 +161,11 @@ def _arguments(given: Mapping[str, Any]) -> str:
 
 def _gpu_settings(count: int) -> list[dict[str, str]]:
     """Returns the settings of each GPU besides its power limit; none where the driver doesn't know one of them."""
-    nothing: list[dict[str, str]] = [{} for _ in range(count)]
-    if not count:
-        return nothing
-    command = ["nvidia-smi", f"--query-gpu={','.join(_GPU_SETTINGS.values())}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return nothing
-    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    if done.returncode != 0 or len(rows) != count or any(len(row) != len(_GPU_SETTINGS) for row in rows):
-        return nothing
+    query = f"--query-gpu={','.join(_GPU_SETTINGS.values())}"
+    lines = output_lines("nvidia-smi", query, "--format=csv,noheader") if count else []
+    rows = [[part.strip() for part in line.split(",")] for line in lines]
+    if len(rows) != count or any(len(row) != len(_GPU_SETTINGS) for row in rows):
+        return [{} for _ in range(count)]
     return [dict(zip(_GPU_SETTINGS, row, strict=True)) for row in rows]
 
 

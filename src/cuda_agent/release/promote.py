@@ -19,7 +19,7 @@ from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageE
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.core.records import Candidate, Evaluation, Task
+from cuda_agent.core.records import BuildReport, Candidate, Evaluation, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession, build_extension, find_sanitizer, sanitizer_findings
 from cuda_agent.release import checks
@@ -126,20 +126,17 @@ class Examination:
             return self._skip_rest()
         # This runs for wrong outputs too: a race is often their cause.
         self._add(self._sanitize())
-        if not self._is_verified(mine):
+        if mine.verify is None or not mine.verify.passed:
             return self._skip_rest()
         self._add(self._shapes(inputs))
         if not on_the_stack:
             return self._skip_rest()
         processes = self._processes(ColdProcess(mine, others))
         evaluations = [process.mine for process in processes]
-        later = checks.guard(evaluations)
-        if later.status == "failed" and mine.violations == ():
-            # The rule was broken in a later process only. The gate has one result, which is replaced.
-            self.results = [later if one.name == "guard" else one for one in self.results]
-        swapped = self._swapped(evaluations)
-        if swapped is not None:
-            self.results = [swapped if one.name == "rebuild" else one for one in self.results]
+        # A rule may be broken in a later process only. Each gate has one result, which is replaced.
+        for later in (checks.guard(evaluations), self._swapped(evaluations)):
+            if later is not None and later.status == "failed":
+                self.results = [later if one.name == later.name else one for one in self.results]
         self._add(speed(self._gate.speed, processes))
         self._add(checks.roofline(evaluations, self._device))
         self._add(self._whole_model())
@@ -186,9 +183,7 @@ class Examination:
 
     def _rebuild(self) -> GateResult:
         """Compiles the candidate without objects or libraries of earlier builds. All later gates run this library."""
-        options = self._options()
-        first = build_extension(self._candidate, device=self._device, options=options, cache=self._cache("build"),
-                      progress=self._progress).report  # fmt: skip
+        first = self._built("build")
         if not first.succeeded:
             return failed("rebuild", first.log.strip()[:500] or "it doesn't compile", log=first.log)
         known = {e.build.library_digest for e in self._subject.evaluations if e.build is not None}
@@ -196,14 +191,20 @@ class Examination:
         if self._gate.rebuild.reproducible == "none":
             return passed("rebuild", "compiled anew", library=first.library_digest)
         if first.library_digest not in known:
-            again = build_extension(self._candidate, device=self._device, options=options, cache=self._cache("again"),
-                          progress=self._progress).report.library_digest  # fmt: skip
+            again = self._built("again").library_digest
         digests = {"library": first.library_digest, "again": again, "recorded": sorted(filter(None, known))}
         if again == first.library_digest:
             return passed("rebuild", "reproducible: two clean builds gave the same bytes", **digests)
         strict = self._gate.rebuild.reproducible == "required"
         decide = failed if strict else passed
         return decide("rebuild", "not reproducible: two clean builds gave different bytes", **digests)
+
+    def _built(self, name: str) -> BuildReport:
+        """Compiles the candidate in the build cache `name`."""
+        options, cache = self._options(), self._cache(name)
+        return build_extension(
+            self._candidate, device=self._device, options=options, cache=cache, progress=self._progress
+        ).report
 
     def _swapped(self, evaluations: Sequence[Evaluation]) -> GateResult | None:
         """Returns a failure where a process ran another library than the rebuilt one, else None."""
@@ -282,9 +283,6 @@ class Examination:
     def _remember(self, evaluation: Evaluation, batch: int | None = None) -> None:
         for new in remember(self._registry, self._task.key, [evaluation], batch):
             self._progress("Gate", f"later candidates will be tried on this too: {new.reason[:120]}")
-
-    def _is_verified(self, mine: Evaluation) -> bool:
-        return mine.verify is not None and mine.verify.passed and not mine.violations
 
     def _tolerances(self) -> GateResult | None:
         """Returns a failure where the task has larger tolerances than the gate allows, else None."""

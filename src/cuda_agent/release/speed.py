@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.records import Evaluation, ProfileReport
+from cuda_agent.core.records import Evaluation, ProfileReport, Ratio
 from cuda_agent.release.checks import failed, passed
 from cuda_agent.release.gate import MATCHED, SpeedGate
 from cuda_agent.release.records import GateResult
@@ -20,14 +20,6 @@ class ColdProcess(NamedTuple):
 
     mine: Evaluation
     others: Mapping[str, Evaluation]
-
-
-class Speedup(NamedTuple):
-    """Baseline time / candidate time, with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 def speed(options: SpeedGate, processes: Sequence[ColdProcess]) -> GateResult:
@@ -49,10 +41,11 @@ def speed(options: SpeedGate, processes: Sequence[ColdProcess]) -> GateResult:
             notes.append(untimed)
         us = profile.candidate.latency_us
         for name, ratio in found.items():
-            table.append({"process": number, "baseline": name, "latency_us": us, **ratio._asdict()})
+            interval = ratio.model_dump(exclude={"baseline"})
+            table.append({"process": number, "baseline": name, "latency_us": us, **interval})
             if worst is None or ratio.low < worst[0]:
-                interval = f"{ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]"
-                worst = ratio.low, f"process {number}: {interval} over {name}, {us:,.1f} µs"
+                measured = f"{ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]"
+                worst = ratio.low, f"process {number}: {measured} over {name}, {us:,.1f} µs"
     if worst is None:
         return failed(NAME, "no baseline was timed", table=table)
     noted = f"; {'; '.join(dict.fromkeys(notes))}" if notes else ""
@@ -64,25 +57,23 @@ def speed(options: SpeedGate, processes: Sequence[ColdProcess]) -> GateResult:
 
 def compared(
     options: SpeedGate, mine: ProfileReport, others: Mapping[str, Evaluation]
-) -> tuple[dict[str, Speedup], dict[str, str]]:
+) -> tuple[dict[str, Ratio], dict[str, str]]:
     """Returns the speed-ups over the wanted baselines and kernels, and why others could not be timed."""
-    found: dict[str, Speedup] = {}
+    found: dict[str, Ratio] = {}
     missing: dict[str, str] = {}
-    asked: tuple[str, ...] = options.baselines
-    for name in asked:
+    for name in options.baselines:
         form = _form(name, mine)
         if form in mine.ratios:
-            found[form] = Speedup(mine.ratios[form].value, mine.ratios[form].low, mine.ratios[form].high)
+            found[form] = mine.ratios[form]
         else:
-            failures = mine.failed_baselines
-            why = [why for failing, why in failures.items() if Baseline.parse(failing).form == name]
-            missing[name] = why[0] if why else "not made"
+            failures = mine.failed_baselines.items()
+            missing[name] = next((why for failing, why in failures if Baseline.parse(failing).form == name), "not made")
     for kernel, other in others.items():
         theirs = _timed(other)
         if theirs is None:
             missing[kernel] = f"{other.verdict.value}: {other.reason}"
         else:
-            found[kernel] = _over_kernel(mine, theirs)
+            found[kernel] = _over_kernel(mine, theirs, kernel)
     return found, missing
 
 
@@ -94,11 +85,12 @@ def _form(name: str, profile: ProfileReport) -> str:
     return name if name in named or not named else named[0]
 
 
-def _over_kernel(mine: ProfileReport, theirs: ProfileReport) -> Speedup:
+def _over_kernel(mine: ProfileReport, theirs: ProfileReport, kernel: str) -> Ratio:
     """Returns the ratio of two speed-ups over eager, with the least favourable ends of both intervals: the kernels were
     timed in different rounds."""
     own, other = mine.ratios["eager"], theirs.ratios["eager"]
-    return Speedup(own.value / other.value, own.low / other.high, own.high / other.low)
+    value, low, high = own.value / other.value, own.low / other.high, own.high / other.low
+    return Ratio(baseline=kernel, value=value, low=low, high=high)
 
 
 def _timed(evaluation: Evaluation) -> ProfileReport | None:

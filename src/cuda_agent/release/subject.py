@@ -64,11 +64,9 @@ def best_of_run(path: Path) -> BestOfRun:
         raise UsageError(f"{path} is a benchmark of several tasks", f"Choose one of them: {path}/tasks/ID")
     task, options, _ = RunDirectory(path).read_start()
     found = BestOfRun(task, options.judge)
-    if (path / Trajectory.file_name).is_file():
-        trajectory = Trajectory.read(path)
+    if (trajectory := Trajectory.find(path)) is not None:
         found = BestOfRun(task, options.judge, trajectory.best, trajectory.evaluation)
-    elif (path / BestRecord.file_name).is_file():
-        best = BestRecord.read(path)
+    elif (best := BestRecord.find(path)) is not None:
         found = BestOfRun(task, options.judge, best.candidate, best.evaluation)
     if found.evaluation is not None and found.evaluation.comparison is not None:
         cause = f"The run in {path} holds a comparison ({found.evaluation.comparison}), no CUDA extension"

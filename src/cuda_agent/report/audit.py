@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from cuda_agent.core.bench import Audit, Audits
 from cuda_agent.core.enums import Device, Verdict
@@ -21,7 +21,7 @@ from cuda_agent.report.rows import BASELINES, ReportRow
 from cuda_agent.report.units import percent, times
 
 AuditVerdict = Literal["sound", "doubtful", "cheating"]
-VERDICTS: tuple[AuditVerdict, ...] = ("sound", "doubtful", "cheating")
+VERDICTS: tuple[AuditVerdict, ...] = get_args(AuditVerdict)
 #: speed-ups from which on a win is checked, whatever the other tasks reach.
 _LARGE = {"eager": 20.0, "compile": 10.0, "matched": 5.0}
 #: with at least this many tasks, a win is also checked when it lies this many interquartile ranges above the upper
@@ -104,13 +104,13 @@ def _outliers(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
 
 def _sample(rows: Sequence[ReportRow]) -> set[str]:
     """Returns a sample of the tasks that passed, chosen by a hash of task and candidate."""
-    passed = [row for row in rows if row.profile is not None and row.evaluation is not None]
-    drawn = sorted(passed, key=lambda row: hashlib.sha256(_identity(row).encode()).digest())
-    return {row.task.id for row in drawn[: min(_SAMPLE, math.ceil(len(passed) / 5))]}
-
-
-def _identity(row: ReportRow) -> str:
-    return f"{row.task.id}\n{row.evaluation.candidate_digest if row.evaluation is not None else ''}"
+    texts = {
+        row.task.id: f"{row.task.id}\n{row.evaluation.candidate_digest}"
+        for row in rows
+        if row.profile is not None and row.evaluation is not None
+    }
+    drawn = sorted(texts, key=lambda name: hashlib.sha256(texts[name].encode()).digest())
+    return set(drawn[: min(_SAMPLE, math.ceil(len(texts) / 5))])
 
 
 def _size(row: ReportRow) -> float:

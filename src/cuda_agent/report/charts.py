@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cuda_agent.core.bench import Against
 from cuda_agent.core.inspection import Roofline
@@ -65,14 +65,10 @@ def _histogram(name: str, values: list[float], x: Scale, width: float, tasks: in
     bars = []
     for index, count in sorted(bins.items()):
         low, high = 2 ** (index * width), 2 ** ((index + 1) * width)
-        left, top = x.at(low), y.at(count)
+        left, right, top = x.at(low), x.at(high), y.at(count)
+        size = max(1.0, round(right - left - 1, 1)), round(y.start - top, 1)
         title = f"{count} of {tasks} tasks: {times(low)} to {times(high)}"
-        right = x.at(high)
-        bars.append(
-            HistogramBar(
-                left + 0.5, top, max(1.0, round(right - left - 1, 1)), round(y.start - top, 1), title, index >= 0
-            )
-        )
+        bars.append(HistogramBar(left + 0.5, top, *size, title, index >= 0))
     mean = geometric_mean(values)
     mark = AxisTick(x.at(mean), times(mean)) if mean is not None else None
     counts = tuple(tick for tick in y.ticks(4) if float(tick.label.replace(",", "")).is_integer())
@@ -121,9 +117,9 @@ def _spread(lines: list[Line]) -> list[Line]:
     placed: list[Line] = []
     for line in sorted(lines, key=lambda item: item.end[1]):
         floor = placed[-1].end[1] + 15 if placed else 0.0
-        placed.append(Line(line.name, line.path, (line.end[0], max(line.end[1], floor)), line.title))
+        placed.append(replace(line, end=(line.end[0], max(line.end[1], floor))))
     overflow = max(0.0, placed[-1].end[1] - (CURVES[1] - 36)) if placed else 0.0
-    return [Line(item.name, item.path, (item.end[0], item.end[1] - overflow), item.title) for item in placed]
+    return [replace(item, end=(item.end[0], item.end[1] - overflow)) for item in placed]
 
 
 @dataclass(frozen=True)

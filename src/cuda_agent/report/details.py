@@ -55,7 +55,6 @@ class Call:
 class TurnStep:
     """One turn. `change` is the difference that it made to the candidate."""
 
-    number: int
     turn: Turn
     message: str
     reasoning: Text | None
@@ -91,15 +90,14 @@ class Details:
 def details(directory: Path | None, source: str, blobs: Blobs, kept: int = KEPT) -> Details:
     """Reads a run directory; a part that can't be read becomes a note. `source` is the reference where the directory
     has none, `kept` the most characters of each text in the transcript."""
-    notes: list[str] = []
     if directory is None:
-        notes = ["This task left no run directory."]
-        return Details(source, _file("model.py", source, blobs) if source else None, (), (), (), tuple(notes))
+        why = "This task left no run directory."
+        return Details(source, _file("model.py", source, blobs) if source else None, (), (), (), (why,))
+    notes: list[str] = []
     task = _read(directory, Task.read, notes)
     source = task.source if task is not None and task.source else source
     candidate = _candidate(directory, notes)
-    has_evaluation = (directory / Evaluation.file_name).is_file()
-    evaluation = _read(directory, Evaluation.read, notes) if has_evaluation else None
+    evaluation = _read(directory, Evaluation.find, notes)
     runs = [("", directory), *((item.name, item) for item in _inner(directory))]
     written = {name: path for name, path in runs if (path / FILE_NAME).is_file()}
     turns = {name: _read(path, read_transcript, notes) or () for name, path in written.items()}
@@ -131,7 +129,7 @@ def _inner(directory: Path) -> list[Path]:
     return [path for path in (directory / "seed", *found) if path.is_dir()]
 
 
-def _read(path: Path, read: Callable[[Path], _Read], notes: list[str]) -> _Read | None:
+def _read(path: Path, read: Callable[[Path], _Read | None], notes: list[str]) -> _Read | None:
     """Reads a record. Returns None and adds a note where it can't be read."""
     try:
         return read(path)
@@ -141,11 +139,10 @@ def _read(path: Path, read: Callable[[Path], _Read], notes: list[str]) -> _Read 
 
 
 def _candidate(directory: Path, notes: list[str]) -> Candidate | None:
-    if (directory / BestRecord.file_name).is_file() and (best := _read(directory, BestRecord.read, notes)):
+    if best := _read(directory, BestRecord.find, notes):
         return best.candidate
-    if (directory / Trajectory.file_name).is_file() and (ended := _read(directory, Trajectory.read, notes)):
-        return ended.best
-    return None
+    ended = _read(directory, Trajectory.find, notes)
+    return ended.best if ended else None
 
 
 def _inspected(turns: Sequence[Turn], name: str, record: type[_Known]) -> _Known | None:
@@ -175,7 +172,6 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> t
         answered = [*turn.results, *([None] * len(turn.calls))]
         steps.append(
             TurnStep(
-                turn.index + 1,
                 turn,
                 plain(_cut(turn.message, kept)),
                 _text(turn.reasoning, blobs, kept, "reasoning") if turn.reasoning else None,

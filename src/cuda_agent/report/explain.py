@@ -61,15 +61,13 @@ class Explanation:
 def explain(row: ReportRow, source: str, turns: Sequence[Turn], limits: Roofline | None) -> Explanation:
     """Explains the best candidate of a run."""
     plan = next((turn.plan for turn in reversed(turns) if turn.plan is not None), None)
-    found = row.evaluation
-    numbers = list(_numbers(row, found, limits)) if found is not None and row.profile is not None else []
     return Explanation(
         computes=plain(_first_sentences(source)),
         steps=() if plan is None else _steps(plan.kernels),
         rewrites=() if plan is None else _rewrites(plan.rewrites),
         channels_last=plan is not None and plan.channels_last,
         searched=tuple(_searched(turns)),
-        numbers=tuple(numbers),
+        numbers=tuple(_numbers(row, limits)),
         words=plain(_last_words(turns)) if plan is None else "",
     )
 
@@ -167,9 +165,9 @@ def _first_sentences(source: str) -> str:
 # ---------------------------------------------------------------- why it helps
 
 
-def _numbers(row: ReportRow, found: Evaluation, limits: Roofline | None) -> Iterator[str]:
-    profile = row.profile
-    if profile is None:
+def _numbers(row: ReportRow, limits: Roofline | None) -> Iterator[str]:
+    found, profile = row.evaluation, row.profile
+    if found is None or profile is None:
         return
     yield from _memory(profile)
     yield from _gpu(found, profile)

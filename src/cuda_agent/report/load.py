@@ -3,6 +3,7 @@ or a training run."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,8 +15,7 @@ from cuda_agent.core.bench import Audits, BenchManifest, BenchResult, Metrics, S
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.extraction import Extraction, WholeModel
 from cuda_agent.core.inspection import Roofline
-from cuda_agent.core.records import Evaluation, RunManifest, Task, Trajectory
-from cuda_agent.core.stack import Stack
+from cuda_agent.core.records import RunManifest, Task, Trajectory
 from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.training import METRICS_FILE, Series, read_series
 
@@ -28,9 +28,9 @@ Kind = Literal["bench", "optimize", "runs", "training"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """The content of a folder. `notes` say what is missing or can't be read. `metrics` are the saved ones, or None.
-    `series` are a training run's numbers by step. `whole` is the model that the tasks were extracted from, with the
-    faster parts in it."""
+    """The content of a folder. `manifest` is that of the benchmark, or of the first run. `notes` say what is missing or
+    can't be read. `metrics` are the saved ones, or None. `series` are a training run's numbers by step. `whole` is the
+    model that the tasks were extracted from, with the faster parts in it."""
 
     kind: Kind
     path: Path
@@ -38,14 +38,8 @@ class Recorded:
     rows: tuple[ReportRow, ...] = ()
     policy: str = ""
     suite: str = ""
-    started: str = ""
-    version: str = ""
-    commit: str | None = None
-    command: tuple[str, ...] = ()
-    stack: Stack | None = None
+    manifest: BenchManifest | RunManifest | None = None
     limits: Roofline | None = None
-    configuration: dict[str, object] = field(default_factory=dict)
-    resumptions: int = 0
     metrics: Metrics | None = None
     audits: Audits = field(default_factory=Audits)
     series: tuple[Series, ...] = ()
@@ -57,10 +51,6 @@ class Recorded:
         """The results of the tasks that have ended."""
         return tuple(row.result for row in self.rows if row.result is not None)
 
-    @property
-    def tasks(self) -> tuple[SuiteTask, ...]:
-        return tuple(row.task for row in self.rows)
-
 
 def load(path: Path) -> Recorded:
     """Reads a folder. Raises UsageError where it holds no run, StoreError where a record has another schema version or
@@ -68,7 +58,7 @@ def load(path: Path) -> Recorded:
     if not path.is_dir():
         cause = f"{path} is a file" if path.exists() else f"There is no folder {path}"
         raise UsageError(cause, "Give the folder that cuda-agent bench or optimize left")
-    audits = Audits.read(path) if (path / Audits.file_name).is_file() else Audits()
+    audits = Audits.find(path) or Audits()
     if (path / BenchManifest.file_name).is_file():
         return _bench(path, audits)
     if _is_run(path):
@@ -95,16 +85,11 @@ def _bench(path: Path, audits: Audits) -> Recorded:
     known = {task.id for task in manifest.tasks}
     strays = [result.task for name, result in results.items() if name not in known]
     sources = _sources(path / SUITE_FILE)
-    rows = [
-        ReportRow(
-            task if found is None else _task(task, found.task),
-            found,
-            _inside(path, found),
-            source=sources.get(task.key, ""),
-        )
-        for task in (*manifest.tasks, *strays)
-        for found in [results.get(task.id)]
-    ]
+    rows = []
+    for task in (*manifest.tasks, *strays):
+        found = results.get(task.id)
+        listed = task if found is None else _task(task, found.task)
+        rows.append(ReportRow(listed, found, _inside(path, found), source=sources.get(task.key, "")))
     waiting = sum(row.result is None for row in rows)
     if waiting:
         notes.append(
@@ -117,14 +102,8 @@ def _bench(path: Path, audits: Audits) -> Recorded:
         rows=tuple(rows),
         policy=manifest.policy,
         suite=manifest.suite,
-        started=manifest.started,
-        version=manifest.version,
-        commit=manifest.commit,
-        command=manifest.command,
-        stack=manifest.stack,
+        manifest=manifest,
         limits=manifest.limits,
-        configuration=manifest.configuration,
-        resumptions=len(manifest.resumed),
         metrics=_metrics(path, len(results)),
         audits=audits,
         series=read_series(path),
@@ -140,16 +119,11 @@ def _task(listed: SuiteTask, ran: SuiteTask) -> SuiteTask:
 def _sources(path: Path) -> dict[str, str]:
     """Returns task key -> reference from the suite's file. Lines that can't be read are left out."""
     found: dict[str, str] = {}
-    try:
-        lines = path.read_text(errors="replace").split("\n")
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            task = Task.from_json(line)
-        except StoreError:
-            continue
-        found[task.key] = task.source
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").split("\n"):
+            with contextlib.suppress(StoreError):
+                task = Task.from_json(line)
+                found[task.key] = task.source
     return found
 
 
@@ -216,6 +190,9 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
         if row.result is not None and row.result.outcome == "unfinished":
             notes.append(f"{row.task.name} hasn't ended. It may still run; otherwise: cuda-agent resume {directory}")
     policies = sorted({str(row.policy) for row in rows if row.policy})
+    if first is not None and kind == "runs":
+        # These two are the first run's alone.
+        first = first.model_copy(update={"command": (), "resumed": ()})
     title = rows[0].task.name if kind == "optimize" and rows else path.absolute().name
     return Recorded(
         kind,
@@ -223,13 +200,7 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
         title,
         rows=tuple(rows),
         policy=", ".join(policies),
-        started=first.started if first else "",
-        version=first.version if first else "",
-        commit=first.commit if first else None,
-        command=first.command if first and kind == "optimize" else (),
-        stack=first.stack if first else None,
-        configuration=dict(first.configuration) if first else {},
-        resumptions=len(first.resumed) if first and kind == "optimize" else 0,
+        manifest=first,
         audits=audits,
         series=read_series(path),
         whole=_whole([path, *directories]),
@@ -239,8 +210,7 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
 
 def _whole(directories: list[Path]) -> WholeModel | None:
     """Reads the record that `apply` leaves beside the extraction and in each run that it used."""
-    found = next((path for path in directories if (path / WholeModel.file_name).is_file()), None)
-    return WholeModel.read(found) if found is not None else None
+    return next(filter(None, map(WholeModel.find, directories)), None)
 
 
 def _run(directory: Path, name: str) -> tuple[ReportRow, RunManifest]:
@@ -252,8 +222,8 @@ def _run(directory: Path, name: str) -> tuple[ReportRow, RunManifest]:
 
 def _ending(directory: Path, task: SuiteTask) -> BenchResult:
     """Returns the result in the trajectory, or the best candidate so far of a run that hasn't ended."""
-    if (directory / Trajectory.file_name).is_file():
-        run = Trajectory.read(directory)
+    run = Trajectory.find(directory)
+    if run is not None:
         return BenchResult(
             task=task,
             outcome=run.outcome,
@@ -266,7 +236,6 @@ def _ending(directory: Path, task: SuiteTask) -> BenchResult:
             wall_s=run.budget.wall_s,
             judge_s=run.budget.judge_s,
         )
-    held: Evaluation | None = None
-    if (directory / BestRecord.file_name).is_file():
-        held = BestRecord.read(directory).evaluation
+    best = BestRecord.find(directory)
+    held = best.evaluation if best is not None else None
     return BenchResult(task=task, outcome="unfinished", message="the run hasn't ended", evaluation=held)

@@ -16,18 +16,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cuda_agent.core.baselines import Baseline
-from cuda_agent.core.bench import Against, Audit, Estimate, Metrics, MetricsGroup
+from cuda_agent.core.bench import Estimate, Metrics
 from cuda_agent.core.inspection import Roofline
-from cuda_agent.core.records import Timing
+from cuda_agent.core.records import Evaluation
 from cuda_agent.report import charts
-from cuda_agent.report.audit import VERDICTS, ToCheck, last_audits, to_check
+from cuda_agent.report.audit import VERDICTS, ToCheck, to_check
 from cuda_agent.report.blobs import Blobs
 from cuda_agent.report.details import KEPT, Details, details
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import plain, symbol
 from cuda_agent.report.rows import BASELINES, STATES, ReportRow
-from cuda_agent.report.samples import STRIP, Program, programs
+from cuda_agent.report.samples import STRIP, programs
 from cuda_agent.report.tables.evaluation import errors_line, stack_line
 from cuda_agent.report.training import Series
 from cuda_agent.report.units import bounds, interval, microseconds, moment, percent, seconds, times
@@ -36,6 +36,7 @@ _ASSETS = "assets"
 #: the most bytes of a page, and the lengths in characters to which transcripts are cut until it is small enough.
 MOST_BYTES = 15_000_000
 _SHORTER = (6_000, 1_200)
+_SPENT = ("wall_s", "judge_s", "tokens", "cost")
 _NAMES = {"eager": "eager", "compile": "torch.compile", "matched": "matched"}
 
 
@@ -56,7 +57,6 @@ class PageEntry:
     row: ReportRow
     blob: str
     check: ToCheck | None
-    audit: Audit | None
 
 
 def render(run: Recorded, metrics: Metrics | None, run_name: str) -> Page:
@@ -80,13 +80,24 @@ def _render(run: Recorded, metrics: Metrics | None, run_name: str, kept: int) ->
     rows = [row for row, _, _ in seen]
     limits = run.limits or next((found.limits for _, found, _ in seen if found.limits is not None), None)
     checks = to_check(rows, limits, run.audits)
-    by_task, audits = {item.row.task.id: item for item in checks}, last_audits(run.audits)
+    by_task = {item.row.task.id: item for item in checks}
     template = environment.get_template("task.html.j2")
     entries = []
     for row, found, explanation in seen:
-        fragment = template.render(_task(row, found, explanation, limits, by_task.get(row.task.id), run))
         name = row.task.id
-        entries.append(PageEntry(row, blobs.put(fragment), by_task.get(name), audits.get(name)))
+        fragment = template.render(
+            row=row,
+            details=found,
+            explanation=explanation,
+            programs=programs(row.profile) if row.profile is not None else (),
+            evaluation=row.evaluation,
+            profile=row.profile,
+            share=row.memory_share(limits),
+            limits=limits,
+            check=by_task.get(name),
+            audits=[audit for audit in run.audits.audits if audit.task == name],
+        )
+        entries.append(PageEntry(row, blobs.put(fragment), by_task.get(name)))
     context = _overview(run, metrics, entries, checks, limits) | _assets() | {"run_name": run_name, "blobs": blobs}
     context["audit_command"] = f"cuda-agent audit {shlex.quote(run_name)}"
     html = environment.get_template("page.html.j2").render(context)
@@ -97,7 +108,7 @@ def _look(row: ReportRow, limits: Roofline | None, blobs: Blobs, kept: int) -> t
     """Reads a task's run directory. Returns the row with the samples and the work that only the directory holds."""
     found = details(row.directory, row.source, blobs, kept)
     result, stored = row.result, found.evaluation
-    if result is not None and stored is not None and _is_fuller(stored, row):
+    if result is not None and stored is not None and _is_fuller(stored, row.evaluation):
         row = replace(row, result=result.model_copy(update={"evaluation": stored}))
     if row.task.work is None and found.work is not None:
         row = replace(row, task=row.task.model_copy(update={"work": found.work}))
@@ -106,11 +117,10 @@ def _look(row: ReportRow, limits: Roofline | None, blobs: Blobs, kept: int) -> t
     return row, replace(found, turns=()), explanation
 
 
-def _is_fuller(stored: Any, row: ReportRow) -> bool:
-    held = row.evaluation
+def _is_fuller(stored: Evaluation, held: Evaluation | None) -> bool:
     if held is None or held.profile is None or held.profile.candidate.samples_us:
         return False
-    return bool(stored.candidate_digest == held.candidate_digest and stored.profile is not None)
+    return stored.candidate_digest == held.candidate_digest and stored.profile is not None
 
 
 # ---------------------------------------------------------------- the templates' variables
@@ -122,6 +132,8 @@ def _overview(
     rows = [entry.row for entry in entries]
     groups = metrics.groups if metrics is not None else ()
     whole = next((group for group in groups if group.by == "all"), None)
+    judged = (row.evaluation for row in rows if row.evaluation)
+    settings = run.manifest.configuration if run.manifest is not None else {}
     return {
         "run": run,
         "entries": entries,
@@ -131,7 +143,6 @@ def _overview(
         "classes": _distinct(row.task.roofline for row in rows),
         "whole": whole,
         "groups": [group for group in groups if group.by != "all"],
-        "tiles": _tiles(whole),
         "histograms": charts.histograms(rows),
         "fast_p": charts.fast_p(whole.against) if whole is not None else None,
         "funnel": charts.funnel(rows),
@@ -139,17 +150,9 @@ def _overview(
         "limits": limits,
         "trends": _trends(run),
         "checks": list(checks),
-        "verdicts": VERDICTS,
-        "stack": stack_line(run.stack, next((row.evaluation for row in rows if row.evaluation), None))
-        if run.stack
-        else "",
-        "configuration": json.dumps(run.configuration, indent=2, ensure_ascii=False) if run.configuration else "",
-        "spent": {
-            "wall_s": sum(item.wall_s for item in run.results),
-            "judge_s": sum(item.judge_s for item in run.results),
-            "tokens": sum(item.tokens for item in run.results),
-            "cost": sum(item.cost for item in run.results),
-        },
+        "stack": stack_line(run.manifest.stack, next(judged, None)) if run.manifest is not None else "",
+        "configuration": json.dumps(settings, indent=2, ensure_ascii=False) if settings else "",
+        "spent": {name: sum(getattr(item, name) for item in run.results) for name in _SPENT},
     }
 
 
@@ -159,41 +162,10 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
     return found if len(found) > 1 else []
 
 
-def _tiles(whole: MetricsGroup | None) -> list[tuple[str, Against]]:
-    return [(item.baseline, item) for item in whole.against] if whole is not None else []
-
-
 def _trends(run: Recorded) -> list[tuple[str, list[tuple[Series, charts.Curves]]]]:
     """Returns the drawings of each training stage."""
     drawn = [(series, curves) for series in run.series if (curves := charts.trend(series))]
     return [(stage, list(group)) for stage, group in groupby(drawn, key=lambda pair: pair[0].stage)]
-
-
-def _task(
-    row: ReportRow,
-    found: Details,
-    explanation: Explanation,
-    limits: Roofline | None,
-    check: ToCheck | None,
-    run: Recorded,
-) -> dict[str, Any]:
-    evaluation = row.evaluation
-    timed: tuple[Program, ...] = programs(row.profile) if row.profile is not None else ()
-    return {
-        "row": row,
-        "details": found,
-        "explanation": explanation,
-        "programs": timed,
-        "evaluation": evaluation,
-        "profile": row.profile,
-        "errors": str(errors_line(evaluation.verify)) if evaluation is not None and evaluation.verify else "",
-        "share": row.memory_share(limits),
-        "limits": limits,
-        "check": check,
-        "verdicts": VERDICTS,
-        "audits": [audit for audit in run.audits.audits if audit.task == row.task.id],
-        "strip": STRIP,
-    }
 
 
 # ---------------------------------------------------------------- the environment
@@ -222,14 +194,13 @@ def _environment() -> Environment:
         "BASELINES": BASELINES,
         "names": _NAMES,
         "sizes": charts,
-        "interval": _interval,
+        "strip": STRIP,
+        "verdicts": VERDICTS,
+        "interval": lambda timing: interval(timing.low_us, timing.high_us),
         "bounds": bounds,
+        "errors_line": errors_line,
     }
     return environment
-
-
-def _interval(timing: Timing) -> str:
-    return interval(timing.low_us, timing.high_us)
 
 
 def _estimate(value: Estimate, unit: str = "×") -> str:
@@ -243,13 +214,11 @@ def _estimate(value: Estimate, unit: str = "×") -> str:
 def _assets() -> dict[str, Any]:
     """Returns the style and the script with their digests; the page's policy allows no others."""
     folder = resources.files("cuda_agent.report") / _ASSETS
-    css, script = (folder / "page.css").read_text(), (folder / "page.js").read_text()
-    return {
-        "css": Markup(css),
-        "script": Markup(script),
-        "css_digest": _digest(css),
-        "script_digest": _digest(script),
-    }
+    assets: dict[str, Any] = {}
+    for name, file in (("css", "page.css"), ("script", "page.js")):
+        text = (folder / file).read_text()
+        assets |= {name: Markup(text), f"{name}_digest": _digest(text)}
+    return assets
 
 
 def _digest(text: str) -> str:

@@ -36,7 +36,6 @@ class Strip:
 class Program:
     """One line of a task's times. `bar`, `bar_low` and `bar_high` are lengths relative to the slowest program."""
 
-    name: str
     label: str
     role: str
     timing: Timing
@@ -52,17 +51,17 @@ def programs(profile: ProfileReport) -> tuple[Program, ...]:
     slowest = max(t.high_us for t in (profile.candidate, *profile.baselines.values()))
     scale = Scale(0, slowest, 0, BAR[0])
     order = sorted(profile.baselines, key=lambda name: profile.baselines[name].latency_us)
-    found = [_program("ours", "this candidate", "ours", profile.candidate, None, scale)]
+    found = [_program("this candidate", "ours", profile.candidate, None, scale)]
     for name in order:
         role = "matched" if name == profile.matched else name if name in ("eager", "compile") else "other"
         label = Baseline.parse(name).label + (" — matched baseline" if name == profile.matched else "")
-        found.append(_program(name, label, role, profile.baselines[name], profile.ratios.get(name), scale))
+        found.append(_program(label, role, profile.baselines[name], profile.ratios.get(name), scale))
     return tuple(found)
 
 
-def _program(name: str, label: str, role: str, timing: Timing, ratio: Ratio | None, scale: Scale) -> Program:
-    places = [scale.at(value) for value in (timing.latency_us, timing.low_us, timing.high_us)]
-    return Program(name, label, role, timing, ratio, places[0], places[1], places[2], _strip(timing))
+def _program(label: str, role: str, timing: Timing, ratio: Ratio | None, scale: Scale) -> Program:
+    bar, low, high = (scale.at(value) for value in (timing.latency_us, timing.low_us, timing.high_us))
+    return Program(label, role, timing, ratio, bar, low, high, _strip(timing))
 
 
 def _strip(timing: Timing) -> Strip | None:

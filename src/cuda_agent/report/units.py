@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+
+
+def known(value: float | None, shown: Callable[[float], str]) -> str:
+    """Returns the formatted number, or a dash where there is none."""
+    return "—" if value is None else shown(value)
 
 
 def microseconds(value: float) -> str:

@@ -17,7 +17,7 @@ from cuda_agent.release.export.rewrite import distributions, libraries, with_loc
 from cuda_agent.release.export.source import Finished
 from cuda_agent.release.export.summary import evidence
 from cuda_agent.release.export.verified import Verified
-from cuda_agent.release.spec_text import spec_text
+from cuda_agent.release.source_text import spec_text
 from cuda_agent.workspace.layout import fixed_files
 
 _TEMPLATES = Path(__file__).with_name("templates")

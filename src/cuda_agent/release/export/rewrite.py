@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cuda_agent.core.errors import UsageError
+from cuda_agent.release.source_text import imported_tops
 
 EXTENSION = "cuda_extension"
 _LIBRARIES = (("cublasLt", "cublasLt.h"), ("cublas", "cublas_v2.h"), ("cudnn", "cudnn"))
@@ -97,10 +98,4 @@ def libraries(files: Mapping[str, str]) -> list[str]:
 
 def distributions(source: str) -> list[str]:
     """Returns the distributions besides torch that the reference imports."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module.split(".")[0])
-    return sorted(_KNOWN[name] for name in names if name in _KNOWN)
+    return sorted(_KNOWN[name] for name in imported_tops(source) if name in _KNOWN)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Verdict
+from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.extraction import ExtractedTask, Extraction, WholeModel, WholePart
-from cuda_agent.core.records import Task, Trajectory
+from cuda_agent.core.records import Candidate, Task, Trajectory
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
 from cuda_agent.release.extract.whole_model import PartReplacement, WholeModelResult, judge_whole_model
@@ -22,11 +22,13 @@ Say = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Optimized:
-    """A task of an extraction, and the run that made it faster. `speedup` is that of the part alone over eager."""
+    """A task of an extraction, and the run that made it faster on `device`. `speedup` is that of the part alone over
+    eager."""
 
     task: ExtractedTask
     run: Path
-    trajectory: Trajectory
+    candidate: Candidate
+    device: Device
     speedup: float
 
 
@@ -38,7 +40,7 @@ def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimi
     notes: list[str] = []
     for run in _directories(runs):
         trajectory = Trajectory.read(run)
-        task, evaluation = tasks.get(trajectory.task_key), trajectory.evaluation
+        task, evaluation, candidate = tasks.get(trajectory.task_key), trajectory.evaluation, trajectory.best
         if task is None:
             notes.append(f"{run.name}: {trajectory.task_name} isn't a task of this extraction")
             continue
@@ -50,7 +52,8 @@ def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimi
             notes.append(f"{run.name}: {task.name} is a comparison ({evaluation.comparison}), no CUDA extension")
             continue
         ratio = evaluation.profile.ratios.get("eager")
-        found = Optimized(task, run, trajectory, ratio.value if ratio is not None else 1.0)
+        assert candidate is not None
+        found = Optimized(task, run, candidate, evaluation.device, ratio.value if ratio is not None else 1.0)
         if task.key not in best or found.speedup > best[task.key].speedup:
             best[task.key] = found
     if not best:
@@ -95,10 +98,9 @@ def apply(
     StoreError, WorkerError.
     """
     for part in parts:
-        evaluation = part.trajectory.evaluation
-        if evaluation is not None and evaluation.device is not options.device:
-            cause = f"{part.run} was made on {evaluation.device.value}, not {options.device.value}"
-            raise UsageError(cause, f"Use --device {evaluation.device.value}, or optimize the task there")
+        if part.device is not options.device:
+            cause = f"{part.run} was made on {part.device.value}, not {options.device.value}"
+            raise UsageError(cause, f"Use --device {part.device.value}, or optimize the task there")
     whole = Task(name=extraction.name, source=extraction.source, origin="whole model")
     folders = tuple(Path(folder) for folder in extraction.folders)
     missing = [folder for folder in folders if not folder.is_dir()]
@@ -106,15 +108,9 @@ def apply(
         raise TaskError(f"The model's code isn't in {missing[0]} any more", "Extract it again")
     with contextlib.closing(JudgeSession(whole, options, progress=say, importable=folders)) as session, session:
         session.baselines.eager_only = not compiled
-        judged = judge_whole_model(session, [_replacement(part) for part in parts])
+        judged = judge_whole_model(session, [PartReplacement(part.task, part.candidate) for part in parts])
         level = session.level
     return _record(extraction, whole, parts, options, judged, notes).model_copy(update={"sandbox": level})
-
-
-def _replacement(part: Optimized) -> PartReplacement:
-    assert part.trajectory.best is not None
-    task = part.task
-    return PartReplacement(task.name, part.trajectory.best, task.paths, task.call, task.inputs, task.prefix)
 
 
 def _record(
@@ -156,12 +152,11 @@ def _record(
 
 
 def _part(part: Optimized, judged: WholeModelResult) -> WholePart:
-    assert part.trajectory.best is not None
     calls = [judged.calls.get(path, (0, 0)) for path in part.task.paths]
     return WholePart(
         task=part.task.name,
         key=part.task.key,
-        candidate_digest=part.trajectory.best.digest,
+        candidate_digest=part.candidate.digest,
         run=str(part.run),
         paths=part.task.paths,
         calls=sum(taken for taken, _ in calls),

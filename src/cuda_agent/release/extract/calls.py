@@ -16,7 +16,7 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.release.extract.closure import Inexpressible
 from cuda_agent.release.extract.inside.callspec import describe
-from cuda_agent.release.spec_text import spec_text
+from cuda_agent.release.source_text import number_text, spec_text
 from cuda_agent.workers.buffers import contiguous, is_dense
 from cuda_agent.workers.inside.task.pytree import Spec, flatten, tensor_meta
 
@@ -30,7 +30,8 @@ def captured(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     try:
         spec, tensors = describe(args, kwargs)
     except TaskError:
-        for name, value in _by_name(module, args, kwargs).items():
+        named = zip(_positional_names(module, len(args)), args, strict=True)
+        for name, value in (*named, *kwargs.items()):
             try:
                 flatten(value)
             except TaskError as error:
@@ -41,11 +42,6 @@ def captured(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     if not tensors:
         raise Inexpressible("it is called without a tensor")
     return spec, tensors
-
-
-def _by_name(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    names = _positional_names(module, len(args))
-    return dict(zip(names, args, strict=True)) | kwargs
 
 
 def _positional_names(module: nn.Module, count: int) -> list[str]:
@@ -149,9 +145,7 @@ def _pattern(tensor: Any, shape: tuple[int, ...], kind: str) -> str | None:
     tensor."""
     first = tensor.reshape(-1)[0]
     if bool((tensor == first).all()) and tensor.numel() > 1:
-        value = first.item()
-        plain = repr(value) if not isinstance(value, float) or math.isfinite(value) else f"float({str(value)!r})"
-        return f"torch.full({shape}, {plain}, dtype=torch.{kind})"
+        return f"torch.full({shape}, {number_text(first.item())}, dtype=torch.{kind})"
     last = shape[-1] if shape else 1
     counts = torch.arange(last, dtype=tensor.dtype, device=tensor.device) if kind != "bool" else None
     if counts is not None and last > 1 and bool((tensor == counts + first).all()):
@@ -174,8 +168,7 @@ def _triangle(tensor: Any, shape: tuple[int, ...], kind: str) -> str | None:
     ones = f"torch.ones({shape}, dtype=torch.bool).tril({offset})"
     if kind == "bool":
         return ones if below else f"~{ones}"
-    values = [repr(v) if math.isfinite(v) else f"float({str(v)!r})" for v in (below, above)]
-    return f"torch.where({ones}, {values[0]}, {values[1]}).to(torch.{kind})"
+    return f"torch.where({ones}, {number_text(below)}, {number_text(above)}).to(torch.{kind})"
 
 
 def _short(value: float) -> str:

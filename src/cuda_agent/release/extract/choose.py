@@ -45,11 +45,9 @@ def choose(parts: Sequence[Part], most_operators: int) -> TaskChoice:
             reason = f"{part.operators} operators, more than --operators {most_operators}"
         if not reason:
             _join(units, part.alike, part, index, part.us, "")
-        elif part.children:
-            pending += part.children
-            _join(left, f"{part.kind}: {reason}", part, index, part.own_us, reason)
         else:
-            _join(left, f"{part.kind}: {reason}", part, index, part.us, reason)
+            pending += part.children
+            _join(left, f"{part.kind}: {reason}", part, index, part.own_us if part.children else part.us, reason)
     for group in units.values():
         layouts = Counter(parts[index].inputs for index in group.members)
         # The first member is one of the most common layout, which becomes that of the task.

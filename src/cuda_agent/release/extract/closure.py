@@ -29,7 +29,6 @@ class Inexpressible(Exception):
 class _File:
     """A module of the user's code: its statements, and the statements that bind each name."""
 
-    name: str
     package: str
     text: str
     body: tuple[ast.stmt, ...]
@@ -44,14 +43,12 @@ class Sources:
     own: frozenset[str]
     _imports: dict[str, None] = field(default_factory=dict)
     #: name in the task's file -> its meaning.
-    _names: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=lambda: dict.fromkeys(RESERVED, "the task's own"))
     _files: dict[str, _File] = field(default_factory=dict)
     _order: list[str] = field(default_factory=list)
     _taken: dict[str, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in RESERVED:
-            self._names[name] = "the task's own"
         self.need("import torch")
         self.need("from torch import nn")
 
@@ -97,18 +94,14 @@ class Sources:
         return name
 
     def imports(self) -> str:
-        lines = [line for line in self._imports if line.startswith("from __future__")]
-        rest = sorted((line for line in self._imports if line not in lines), key=lambda line: line.split()[1])
-        return "\n".join(lines + rest)
+        """Returns the import statements, those from `__future__` first."""
+        modules = {line: line.split()[1] for line in self._imports}
+        return "\n".join(sorted(modules, key=lambda line: (modules[line] != "__future__", modules[line])))
 
     def definitions(self) -> str:
         """Returns the copied statements in their order, with imported modules before those that import them."""
-        parts = []
-        for name in self._order:
-            file = self._files[name]
-            for index in sorted(self._taken[name]):
-                parts.append(_text(file, file.body[index]))
-        return "\n\n\n".join(parts)
+        taken = [(self._files[name], index) for name in self._order for index in sorted(self._taken[name])]
+        return "\n\n\n".join(_text(file, file.body[index]) for file, index in taken)
 
     # ------------------------------------------------------------ the user's code
 
@@ -193,7 +186,7 @@ def _read(module: types.ModuleType) -> _File:
     for index, statement in enumerate(body):
         for name in _bound(statement):
             bindings[name] = (*bindings.get(name, ()), index)
-    return _File(module.__name__, getattr(module, "__package__", None) or "", text, body, bindings)
+    return _File(getattr(module, "__package__", None) or "", text, body, bindings)
 
 
 def _bound(statement: ast.stmt) -> set[str]:

@@ -7,11 +7,10 @@ import dataclasses
 import enum
 import functools
 import inspect
-import math
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 from cuda_agent.release.extract.closure import Inexpressible, Sources
+from cuda_agent.release.source_text import number_text
 
 _MOST_ITEMS = 4096
 _MOST_DEPTH = 12
@@ -40,13 +40,11 @@ class Constructions:
         self._known: dict[int, tuple[nn.Module, Construction]] = {}
 
     def of(self, module: nn.Module) -> Construction | None:
-        """Returns a module's construction, or None for a module that was copied or unpickled."""
-        found = self._known.get(id(module))
-        return found[1] if found is not None else None
-
-    def of_twin(self, module: nn.Module) -> Construction | None:
-        """Returns the construction of another module of the same class with the same shapes of weights, or None. A
-        later comparison with the original shows whether it fits."""
+        """Returns a module's construction. For a module that was copied or unpickled, it is that of another module of
+        the same class with the same shapes of weights, or None: a later comparison with the original shows whether it
+        fits."""
+        if id(module) in self._known:
+            return self._known[id(module)][1]
         wanted = _shapes(module)
         for known, construction in self._known.values():
             if type(known) is type(module) and _shapes(known) == wanted:
@@ -91,8 +89,7 @@ class Writer:
 
     def module(self, module: nn.Module) -> str:
         """Returns the call that constructs a module. Raises Inexpressible."""
-        known = self._constructions
-        found = known.of(module) or known.of_twin(module) or _by_attributes(module)
+        found = self._constructions.of(module) or _by_attributes(module)
         kind = type(module)
         name = self._sources.reference(kind)
         if found is None:
@@ -104,12 +101,12 @@ class Writer:
         named = found.keywords if found.positional else found.named | found.keywords
         parts = [self.value(value, key) for key, value in found.named.items()] if found.positional else []
         parts += [self.value(value, "an argument") for value in found.positional]
-        parts += [
-            f"{key}={self.value(value, key)}"
+        given = {
+            key: value
             for key, value in named.items()
             if key != "device" and not _is_default(parameters.get(key), value)
-        ]
-        return f"{name}({', '.join(parts)})"
+        }
+        return self._call(name, parts, given)
 
     def value(self, value: Any, where: str) -> str:
         """Returns a value as text. Raises Inexpressible, which names the argument `where` it stands."""
@@ -127,7 +124,7 @@ class Writer:
         if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes):
             return repr(value)
         if type(value) is float:
-            return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+            return number_text(value)
         if isinstance(value, torch.dtype):
             self._sources.need("import torch")
             return str(value)
@@ -136,23 +133,25 @@ class Writer:
         if isinstance(value, (list, tuple, dict, set, torch.Size)):
             return self._nest(value, where)
         if isinstance(value, functools.partial):
-            parts = [self.value(value.func, where), *(self.value(item, where) for item in value.args)]
-            parts += [f"{key}={self.value(item, key)}" for key, item in value.keywords.items()]
             self._sources.need("import functools")
-            return f"functools.partial({', '.join(parts)})"
+            parts = [self.value(item, where) for item in (value.func, *value.args)]
+            return self._call("functools.partial", parts, value.keywords)
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
             return self._sources.reference(value)
         if hasattr(value, "to_diff_dict") and hasattr(type(value), "from_dict"):
-            return self._configuration(value, where)
+            return self._configuration(value)
         if dataclasses.is_dataclass(value):
-            fields = [f for f in dataclasses.fields(value) if f.init]
-            parts = [f"{field.name}={self.value(getattr(value, field.name), field.name)}" for field in fields]
-            return f"{self._sources.reference(type(value))}({', '.join(parts)})"
+            given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+            return self._call(self._sources.reference(type(value)), [], given)
         if type(value) is types.SimpleNamespace:
             self._sources.need("import types")
-            parts = [f"{key}={self.value(item, key)}" for key, item in vars(value).items()]
-            return f"types.SimpleNamespace({', '.join(parts)})"
+            return self._call("types.SimpleNamespace", [], vars(value))
         raise Inexpressible(f"its argument {where} is a {type(value).__name__}, which has no plain text")
+
+    def _call(self, name: str, parts: list[str], given: Mapping[str, Any]) -> str:
+        """Returns a call. `parts` are positional arguments as text, `given` values of keyword arguments."""
+        keywords = [f"{key}={self.value(value, key)}" for key, value in given.items()]
+        return f"{name}({', '.join([*parts, *keywords])})"
 
     def _nest(self, value: Any, where: str) -> str:
         if len(value) > _MOST_ITEMS:
@@ -170,7 +169,7 @@ class Writer:
             return f"{{{', '.join(items)}}}" if items else "set()"
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
-    def _configuration(self, value: Any, where: str) -> str:
+    def _configuration(self, value: Any) -> str:
         """Returns a configuration of transformers: the values that differ from its class's, and the kind of
         attention."""
         name = self._sources.reference(type(value))
@@ -181,11 +180,10 @@ class Writer:
         skipped = ("transformers_version", "model_type", "architectures", "torch_dtype", "dtype")
         known = {key: item for key, item in value.to_dict().items() if key not in skipped and not key.startswith("_")}
         changed = {key: item for key, item in known.items() if key not in usual or usual[key] != item}
-        parts = [f"{key}={self.value(item, key)}" for key, item in changed.items()]
         attention = getattr(value, "_attn_implementation", None)
         if isinstance(attention, str):
-            parts.append(f"attn_implementation={attention!r}")
-        return f"{name}({', '.join(parts)})"
+            changed["attn_implementation"] = attention
+        return self._call(name, [], changed)
 
 
 def _shapes(module: nn.Module) -> dict[str, Any]:

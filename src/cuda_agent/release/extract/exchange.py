@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from pydantic import Field
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.extraction import LeftOutPart
-from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.extraction import ExtractedTask, LeftOutPart
 from cuda_agent.core.record import Record
 
 
@@ -25,21 +24,14 @@ class ExtractionJob(Record):
     operators: int
 
 
-class DraftTask(Record):
-    """A task and its source; the other fields are those of `ExtractedTask`."""
+class DraftTask(ExtractedTask):
+    """A task and its source. The parent sets the key and the file."""
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
+    key: Literal[""] = ""
+    file: Literal[""] = ""
+    prefix: Literal["module."] = "module."
     source: str
-    kind: str
-    origin: str
-    paths: tuple[str, ...]
-    calls: int
-    time_us: float
-    share: float
-    operators: int
-    weights: int
-    call: dict[str, Any]
-    inputs: tuple[TensorMeta, ...]
 
 
 class Findings(Record):
@@ -52,16 +44,11 @@ class Findings(Record):
     left_out: tuple[LeftOutPart, ...]
 
 
-class ExtractionFailed(Record):
-    """An error that the user can correct, as a TaskError has it."""
-
-    cause: str
-    remedy: str
-    detail: str
-
-
 class ExtractionAnswer(Record):
-    """The answer of the sandboxed process. The user's code ran there, so the parent checks every field."""
+    """The answer of the sandboxed process: what it found, or an error that the user can correct, as a TaskError has it.
+    The user's code ran there, so the parent checks every field."""
 
     findings: Findings | None = None
-    failed: ExtractionFailed | None = None
+    cause: str = ""
+    remedy: str = ""
+    detail: str = ""

@@ -90,7 +90,8 @@ def extract(
 
 def _record(task: DraftTask) -> ExtractedTask:
     key = Task(name=task.name, source=task.source).key
-    return ExtractedTask(key=key, file=f"tasks/{task.name}.py", **task.model_dump(exclude={"source"}))
+    fields = task.model_dump(exclude={"source", "key", "file"})
+    return ExtractedTask(key=key, file=f"tasks/{task.name}.py", **fields)
 
 
 def _check_free(out: Path) -> None:
@@ -161,8 +162,8 @@ def _checked(text: str, name: str) -> Findings:
         answer = ExtractionAnswer.model_validate_json(text)
     except ValidationError as error:
         raise WorkerError(f"The process of {name} gave no valid answer: {error.errors()[0]}", "Run again") from None
-    if answer.failed is not None:
-        raise TaskError(answer.failed.cause, answer.failed.remedy, detail=answer.failed.detail)
+    if answer.cause:
+        raise TaskError(answer.cause, answer.remedy, detail=answer.detail)
     if answer.findings is None:
         raise WorkerError(f"The process of {name} gave an empty answer", "Run again")
     return answer.findings

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cuda_agent.agent.taskfile import check_source, load_task
 from cuda_agent.core.errors import UsageError
+from cuda_agent.release.source_text import imported_tops
 
 _TENSOR = re.compile(r"(?P<type>[a-z]+[0-9]*)\[(?P<sizes>[0-9, ]*)\](?::(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")
 _NAME = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)\Z", re.DOTALL)
@@ -34,14 +35,6 @@ class WholeModelSource:
     name: str
     source: str
     folders: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class _Value:
-    """Python text, and the imports that it needs."""
-
-    text: str
-    imports: tuple[str, ...] = ()
 
 
 def whole_model_source(
@@ -82,8 +75,7 @@ def whole_model_source(
 def _from_file(path: Path) -> WholeModelSource:
     task = load_task(path)
     parent = path.resolve().parent
-    tops = _imported_tops(task.source)
-    local = any(_is_below(parent, top) for top in tops if top != path.stem)
+    local = any(_is_below(parent, top) for top in imported_tops(task.source) if top != path.stem)
     return WholeModelSource(task.name, task.source, (_folder(parent),) if local else ())
 
 
@@ -94,16 +86,6 @@ def _folder(path: Path) -> Path:
         cause = f"The model's code is in {path}, and its sandbox could read all of that"
         raise UsageError(cause, "Put it in a separate folder")
     return path
-
-
-def _imported_tops(source: str) -> set[str]:
-    tops: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            tops |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            tops.add(node.module.partition(".")[0])
-    return tops
 
 
 def _is_below(folder: Path, top: str) -> bool:
@@ -117,11 +99,11 @@ def _wrapped(module: str, attribute: str, inputs: Sequence[str], init: Sequence[
     arguments: list[str] = []
     for text in init:
         name, value = _named(text)
-        parsed = _constructed(value)
-        imports += parsed.imports
-        if name is None and any("=" in argument.partition("(")[0] for argument in arguments):
+        argument, needed = _constructed(value)
+        imports += needed
+        if name is None and any("=" in before.partition("(")[0] for before in arguments):
             raise UsageError(f"--init {text} follows one with a name", "Give arguments without a name first")
-        arguments.append(parsed.text if name is None else f"{name}={parsed.text}")
+        arguments.append(argument if name is None else f"{name}={argument}")
     parameters: list[str] = []
     drawn: list[str] = []
     passed: list[str] = []
@@ -191,11 +173,11 @@ def _bounds(text: str, low: str, high: str) -> tuple[float, float]:
     return first, last
 
 
-def _constructed(text: str) -> _Value:
-    """Returns a literal, or the call of `module:Class(literals)`. Raises UsageError."""
+def _constructed(text: str) -> tuple[str, list[str]]:
+    """Returns a literal, or the call of `module:Class(literals)`, with the imports that it needs. Raises UsageError."""
     found = _MODULE.match(text)
     if found is None:
-        return _Value(_literal(text, f"--init {text}", _INIT_HELP))
+        return _literal(text, f"--init {text}", _INIT_HELP), []
     module, name, call = found.groups()
     top = name.partition(".")[0]
     if call is not None:
@@ -207,7 +189,7 @@ def _constructed(text: str) -> _Value:
             raise UsageError(f"--init {text} can't be read", _INIT_HELP)
         for part in (*tree.args, *(keyword.value for keyword in tree.keywords)):
             _literal(ast.unparse(part), f"--init {text}", _INIT_HELP)
-    return _Value(name + (call or ""), (f"from {module} import {top}",))
+    return name + (call or ""), [f"from {module} import {top}"]
 
 
 def _literal(text: str, where: str, remedy: str) -> str:

@@ -11,10 +11,9 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cuda_agent.core.errors import StoreError, TaskError
-from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.extraction import ExtractedTask
 from cuda_agent.core.records import Candidate, ProfileReport, VerifyReport
 from cuda_agent.judge import MODEL_FILE, CandidateProcess, JudgeSession, Verification, failing, profile_candidate
 from cuda_agent.release.extract.inside import PATCHED
@@ -27,14 +26,10 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class PartReplacement:
-    """A candidate, and the submodules whose calls it takes; the fields are those of `ExtractedTask`."""
+    """A candidate, and the task whose submodules' calls it takes."""
 
-    name: str
+    task: ExtractedTask
     candidate: Candidate
-    paths: tuple[str, ...]
-    call: dict[str, Any]
-    inputs: tuple[TensorMeta, ...]
-    prefix: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def judge_whole_model(session: JudgeSession, parts: Sequence[PartReplacement]) -
     for part in parts:
         built = session.built(part.candidate)
         if built.library is None:
-            return WholeModelResult(f"{part.name} doesn't compile any more: {built.report.log[-500:]}")
+            return WholeModelResult(f"{part.task.name} doesn't compile any more: {built.report.log[-500:]}")
         libraries.append(built.library)
     process = CandidateProcess(session.workers.start(PATCHED), reference, timeout_s=session.options.call_timeout_s)
     found = WholeModelResult()
@@ -97,17 +92,9 @@ def _load(
         except OSError as error:
             raise StoreError(f"Can't write {root}: {error.strerror}", "Free some space, or set TMPDIR") from None
         except KeyError:
-            raise TaskError(f"The candidate of {part.name} has no {MODEL_FILE}", "Optimize it again") from None
-        told.append(
-            PatchedPart(
-                library=str(inside),
-                model=str(root / MODEL_FILE),
-                call=part.call,
-                inputs=part.inputs,
-                prefix=part.prefix,
-                paths=part.paths,
-            )
-        )
+            raise TaskError(f"The candidate of {part.task.name} has no {MODEL_FILE}", "Optimize it again") from None
+        same = part.task.model_dump(include={"call", "inputs", "prefix", "paths"})
+        told.append(PatchedPart(library=str(inside), model=str(root / MODEL_FILE), **same))
     task, init = session.task, session.reference.spec.init
     process.ask(LoadPatched(name=task.name, source=task.source, init=init, parts=tuple(told)))
 
@@ -115,4 +102,4 @@ def _load(
 def _calls(process: CandidateProcess, parts: Sequence[PartReplacement]) -> dict[str, tuple[int, int]]:
     """Returns the worker's counts of calls. They are for information only."""
     told = process.ask(CountRedirected()).calls
-    return {path: told.get(path, (0, 0)) for part in parts for path in part.paths}
+    return {path: told.get(path, (0, 0)) for part in parts for path in part.task.paths}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from cuda_agent.release.extract.calls import draw
 from cuda_agent.release.extract.choose import PartGroup, TaskChoice, choose
 from cuda_agent.release.extract.closure import Inexpressible, own_modules
 from cuda_agent.release.extract.constructors import Constructions
-from cuda_agent.release.extract.exchange import DraftTask, ExtractionAnswer, ExtractionFailed, ExtractionJob, Findings
+from cuda_agent.release.extract.exchange import DraftTask, ExtractionAnswer, ExtractionJob, Findings
 from cuda_agent.release.extract.survey import Part, Survey, hooked, survey
 from cuda_agent.release.extract.writing import Rebuilt, describe, write_task
 from cuda_agent.workers.inside.task.pytree import CannotPass, flatten
@@ -168,7 +167,8 @@ class ModelExtraction:
             except Inexpressible as error:
                 failed.append(error)
 
-        self._hooked([part], enter, lambda _index, _output: None)
+        with hooked([part], enter, lambda _index, _output: None):
+            self._model(*self._inputs)
         if failed:
             raise failed[0]
         return drawn
@@ -187,12 +187,9 @@ class ModelExtraction:
             if not found[index]:
                 found[index] = rebuilt.difference(parts[index].module, args, kwargs, output)
 
-        self._hooked(parts, enter, leave)
-        return ["it wasn't called again" if one is None else one for one in found]
-
-    def _hooked(self, parts: list[Part], enter: Callable[..., None], leave: Callable[..., None]) -> None:
         with hooked(parts, enter, leave):
             self._model(*self._inputs)
+        return ["it wasn't called again" if one is None else one for one in found]
 
     def _left(self, found: Survey, group: PartGroup) -> LeftOutPart:
         return LeftOutPart(
@@ -213,7 +210,7 @@ def answer(job: ExtractionJob) -> ExtractionAnswer:
             with task_code(extraction.task, "Model.forward"):
                 return ExtractionAnswer(findings=extraction.findings())
     except CudaAgentError as error:
-        return ExtractionAnswer(failed=ExtractionFailed(cause=error.cause, remedy=error.remedy, detail=error.detail))
+        return ExtractionAnswer(cause=error.cause, remedy=error.remedy, detail=error.detail)
 
 
 def main(arguments: list[str]) -> int:

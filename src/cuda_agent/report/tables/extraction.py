@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -65,10 +67,12 @@ def _verdict(record: WholeModel) -> Text:
 
 
 def _task_words(task: ExtractedTask) -> tuple[str, str]:
-    more = f" and {len(task.paths) - 1} more" if len(task.paths) > 1 else ""
-    return plain(task.paths[0]) + more, plain(task.origin)
+    return _places(task.paths), plain(task.origin)
 
 
 def _left_line(left: LeftOutPart) -> Text:
-    more = f" and {len(left.paths) - 1} more" if len(left.paths) > 1 else ""
-    return Text(f"no task, {left.share:.1%}: {plain(left.kind)} ({plain(left.paths[0])}{more}): {plain(left.reason)}")
+    return Text(f"no task, {left.share:.1%}: {plain(left.kind)} ({_places(left.paths)}): {plain(left.reason)}")
+
+
+def _places(paths: Sequence[str]) -> str:
+    return plain(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")

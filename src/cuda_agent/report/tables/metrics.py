@@ -8,9 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.core.bench import Estimate, Metrics, MetricsGroup
+from cuda_agent.report import units
 from cuda_agent.report.plain import plain
 from cuda_agent.report.tables.columns import plain_table
-from cuda_agent.report.units import bounds, times
+from cuda_agent.report.units import bounds, known, times
 
 _HEADERS = (
     "group", "tasks", "passed", "vs", "faster", "significantly", "≥ 5 %", "geomean, all", "geomean, correct",
@@ -40,10 +41,7 @@ def metrics_view(metrics: Metrics) -> RenderableType:
 def _add_rows(table: Table, group: MetricsGroup) -> None:
     name = Text(group.name if group.by == "all" else plain(f"{group.by} {group.name}"))
     for index, against in enumerate(group.against):
-        first: tuple[RenderableType, ...] = ("", "", "")
-        if index == 0:
-            first = (name, str(group.tasks), percent(group.passed))
-        share = against.top_tenth_share
+        first: tuple[RenderableType, ...] = ("", "", "") if index else (name, str(group.tasks), percent(group.passed))
         table.add_row(
             *first,
             against.baseline,
@@ -52,21 +50,18 @@ def _add_rows(table: Table, group: MetricsGroup) -> None:
             percent(against.faster_by_5_percent),
             ratio(against.geomean_all),
             ratio(against.geomean_correct),
-            "—" if against.geomean_queued.value is None else times(against.geomean_queued.value),
+            known(against.geomean_queued.value, times),
             ratio(against.median_all),
-            "—" if share is None else f"{100 * share:.0f} %",
+            known(against.top_tenth_share, units.percent),
         )
 
 
 def percent(estimate: Estimate) -> str:
     """Returns `80 %`, without the interval, which follows from the number of tasks."""
-    return "—" if estimate.value is None else f"{100 * estimate.value:.0f} %"
+    return known(estimate.value, units.percent)
 
 
 def ratio(estimate: Estimate) -> str:
     """Returns `1.79× [1.52, 2.10]`."""
-    if estimate.value is None:
-        return "—"
-    if estimate.low is None or estimate.high is None:
-        return times(estimate.value)
-    return f"{times(estimate.value)} {bounds(estimate.low, estimate.high)}"
+    shown = known(estimate.value, times)
+    return shown if estimate.low is None or estimate.high is None else f"{shown} {bounds(estimate.low, estimate.high)}"

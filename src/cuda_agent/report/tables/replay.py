@@ -10,7 +10,7 @@ from rich.text import Text
 from cuda_agent.core.records import ProfileReport, Replayed
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import stack_line
-from cuda_agent.report.units import microseconds, times
+from cuda_agent.report.units import known, microseconds, times
 
 
 def replay_view(rows: Sequence[Replayed]) -> RenderableType:
@@ -25,8 +25,8 @@ def replay_view(rows: Sequence[Replayed]) -> RenderableType:
             row.digest[:12],
             row.recorded_verdict or "not judged",
             row.evaluation.verdict.value,
-            _us(row.recorded_us),
-            _us(row.us),
+            known(row.recorded_us, microseconds),
+            known(row.us, microseconds),
             ratio,
             *_faster(row.evaluation.profile),
         )
@@ -39,7 +39,3 @@ def _faster(profile: ProfileReport | None) -> Iterator[str]:
     for name in ("eager", profile.matched if profile is not None else None):
         found = profile.ratios.get(name) if profile is not None and name is not None else None
         yield times(found.value) if found is not None else "—"
-
-
-def _us(value: float | None) -> str:
-    return microseconds(value) if value is not None else "—"

@@ -245,5 +245,5 @@ def test_parameters_have_names_of_their_own() -> None:
 
 def test_a_model_that_fails_says_so() -> None:
     source = MODEL.replace("return self.scripted(", "raise RuntimeError('no such thing')\n        return x, (")
-    failed = answer(job(source, top=5)).failed
-    assert failed is not None and "no such thing" in failed.cause
+    failed = answer(job(source, top=5))
+    assert failed.findings is None and "no such thing" in failed.cause

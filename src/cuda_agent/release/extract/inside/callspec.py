@@ -21,22 +21,13 @@ class Matcher:
     """Matches calls that have the same nesting and constants, and the same shapes and types of tensors."""
 
     def __init__(self, spec: Spec, inputs: Sequence[TensorMeta]) -> None:
-        self._args: list[Spec] = spec["dict"]["args"]["list"]
-        self._kwargs: dict[str, Spec] = spec["dict"]["kwargs"]["dict"]
+        self._spec = spec
         self._wanted = [(torch.Size(m.shape), dtype_from_name(m.dtype), m.strides) for m in inputs]
 
     def tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
         """Returns the call's tensors in order, in the described layout, or None where the call doesn't match."""
-        if len(args) != len(self._args) or kwargs.keys() != self._kwargs.keys():
-            return None
         found: list[Any] = [None] * len(self._wanted)
-        for spec, value in zip(self._args, args, strict=True):
-            if not self._take(spec, value, found):
-                return None
-        for name, spec in self._kwargs.items():
-            if not self._take(spec, kwargs[name], found):
-                return None
-        return found
+        return found if self._take(self._spec, {"args": tuple(args), "kwargs": kwargs}, found) else None
 
     def _take(self, spec: Spec, value: Any, found: list[Any]) -> bool:
         index = spec.get("t")

@@ -1,7 +1,9 @@
-"""Writes the spec of a call (`workers.inside.task.pytree`) as Python text."""
+"""Python text: writes the spec of a call (`workers.inside.task.pytree`) and floats, and reads imports."""
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,3 +26,20 @@ def spec_text(
     items = [spec_text(item, f"{name}_{index}", parameter) for index, item in enumerate(inner)]
     text = ", ".join(items)
     return f"[{text}]" if "list" in spec else f"({text}{',' if len(items) == 1 else ''})"
+
+
+def number_text(value: complex) -> str:
+    """Returns text whose value is this number; infinities and NaN have no literal."""
+    special = isinstance(value, float) and not math.isfinite(value)
+    return f"float({str(value)!r})" if special else repr(value)
+
+
+def imported_tops(source: str) -> set[str]:
+    """Returns the first parts of the names of all modules that a source imports absolutely."""
+    tops: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            tops |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            tops.add(node.module.partition(".")[0])
+    return tops
