@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,11 @@ def graph_of_case(model: Any, inputs: list[Any]) -> Graph:
     if key not in _graphs:
         _graphs[key] = model, inputs, graph_of(model, inputs)
     return _graphs[key][2]
+
+
+def printed(steps: Sequence[Step]) -> list[Step]:
+    """The first step of each kernel."""
+    return list({step.name: step for step in reversed(steps)}.values())
 
 
 def compile_step(step: Step, directory: Path, device: Device) -> Any:
@@ -120,12 +125,12 @@ def run_steps(
     steps, state = plan(graph, device, Precision.FP32, Options(written_out=written_out))
     place = "cuda" if device is Device.CUDA else "cpu"
     with tempfile.TemporaryDirectory() as folder:
-        functions = [compile_step(step, Path(folder), device) for step in steps]
+        functions = {step.name: compile_step(step, Path(folder), device) for step in printed(steps)}
         settings = max((n for step in steps for n in step.tunables.values()), default=1) if every_setting else 1
         for setting in range(settings):
             buffers = _given(graph, model, inputs, place)
-            for step, function in zip(steps, functions, strict=True):
-                _call(step, function, buffers, setting, place)
+            for step in steps:
+                _call(step, functions[step.name], buffers, setting, place)
             if device is Device.CUDA:
                 torch.cuda.synchronize()
             yield setting, [buffers[name] for name in state.returned], steps
@@ -153,7 +158,8 @@ def _call(step: Step, function: Any, buffers: dict[str, Any], setting: int, plac
         made.untyped_storage().fill_(0xA5)
         buffers[buffer.name] = made
     names = [*step.inputs, *(b.name for b in step.outputs), *(b.name for b in step.scratch)]
-    arguments: list[Any] = [ctypes.c_void_p(buffers[name].data_ptr()) for name in names]
+    places = [buffers[name].data_ptr() + step.shifts.get(name, 0) for name in names]
+    arguments: list[Any] = [ctypes.c_void_p(at) for at in places]
     arguments.append(ctypes.c_int(setting % max(step.tunables.values(), default=1)))
     if place == "cuda":
         arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))

@@ -21,7 +21,7 @@ from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.skills.recurrent.skill import kernel, steps_kernel
 from playbook_cases import FOLDED, POINTWISE, REDUCTIONS, SCANS, WINDOWS
-from playbook_harness import CUDA_FLAGS, check_names, graph_of_case
+from playbook_harness import CUDA_FLAGS, check_names, graph_of_case, printed
 
 NVCC = find_nvcc()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(NVCC is None, reason="no nvcc")]
@@ -77,7 +77,7 @@ def _cases(first: int) -> Mapping[str, Sequence[tuple[Source, Compiled]]]:
     sources: dict[str, list[Source]] = {}
     for name, (function, inputs) in itertools.islice(CASES.items(), first, first + TOGETHER):
         model = function.eval() if hasattr(function, "eval") else function
-        steps, _ = plan(graph_of_case(model, inputs), Device.CUDA, Precision.FP32)
+        steps = printed(plan(graph_of_case(model, inputs), Device.CUDA, Precision.FP32)[0])
         sources[name] = [source_of(step.name, step.files) for step in steps]
         for step, source in zip(steps, sources[name], strict=True):
             check_names(step, source.text)

@@ -31,7 +31,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel launch or library call.
+    """One kernel launch or library call. Steps of one name launch the same kernel.
 
     inputs       names of the buffers that it reads (graph inputs, weights, derived values, outputs of earlier steps)
     outputs      buffers that it makes; their names are graph values (or names made by `PlanState.fresh`)
@@ -39,6 +39,7 @@ class Step:
     files        `kernels/…` path -> text; two steps may bring the same path only with the same text (shared headers)
     declaration  the launcher's C declaration, such as `extern "C" void launch_f(const void* x, …, int config, …);`
     call         C++ statements of the binding, in terms of the names above
+    shifts       bytes by which the pointers to some inputs are moved in `call`
     tunables     tunable -> number of its settings (0 … n-1; 0 is the default)
     includes     headers that the binding needs for `call`, with their brackets or quotes
     skill        the skill that made it; the planner fills it in
@@ -52,6 +53,7 @@ class Step:
     call: str
     tunables: Mapping[str, int] = field(default_factory=dict)
     scratch: tuple[Buffer, ...] = ()
+    shifts: Mapping[str, int] = field(default_factory=dict)
     includes: tuple[str, ...] = ()
     skill: str = ""
 

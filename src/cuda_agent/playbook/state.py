@@ -311,8 +311,8 @@ class State:
                 continue
             scratch = tuple(replace(buffer, name=self.fresh(buffer.name)) for buffer in step.scratch)
             call = launcher(work, self.device, step.name, [("void", buffer.name) for buffer in scratch], shifts)[1]
-            again = replace(step, inputs=work.reads, outputs=outputs, scratch=scratch, call=call)
-            self.steps.append(replace(again, files={}, declaration=""))
+            again = replace(step, inputs=work.reads, outputs=outputs, scratch=scratch, call=call, shifts=shifts)
+            self.steps.append(again)
             return True
         return False
 
