@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import builders
-from cuda_agent.core.enums import Milestone, Phase, RewardBaseline, Verdict
+from cuda_agent.core.enums import Milestone, Phase, RewardBaseline, Signal, Verdict
 from cuda_agent.core.records import Ratio
 from cuda_agent.reward import is_faster, reward
 
@@ -34,6 +34,13 @@ def test_milestones_at_the_boundary(eager: float, compiled: float, value: int, m
     evaluation = builders.evaluation(profile=builders.profile({"eager": eager, "compile": compiled}))
     got = reward(evaluation)
     assert (got.value, got.milestone, got.baseline) == (value, milestone, RewardBaseline.PUBLISHED)
+
+
+def test_a_constant_answer_is_never_paid() -> None:
+    profile = builders.profile({"eager": 9.0, "compile": 9.0})
+    got = reward(builders.evaluation(profile=profile, signal=Signal.NONE))
+    assert (got.value, got.milestone) == (-1, Milestone.FAILED) and "constant" in got.reason
+    assert reward(builders.evaluation(profile=profile, signal=Signal.SCALED)).value == 3
 
 
 def test_the_interval_counts_and_not_the_median() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cuda_agent.core.bench import Against, BenchResult, Estimate, Metrics, MetricsGroup
-from cuda_agent.core.enums import Verdict
+from cuda_agent.core.enums import Signal, Verdict
 from cuda_agent.core.records import ProfileReport, Ratio
 from cuda_agent.reward import is_faster
 
@@ -58,9 +58,10 @@ def speedup(result: BenchResult, baseline: str) -> Ratio | None:
     return None if profile is None else profile.ratios.get(_name(profile, baseline))
 
 
-def _signal(result: BenchResult) -> str | None:
+def _signal(result: BenchResult) -> str:
+    """Returns the task's signal; `own` where it isn't known, since no candidate ran."""
     evaluation = result.evaluation
-    return None if evaluation is None or evaluation.signal is None else evaluation.signal.value
+    return Signal.OWN.value if evaluation is None or evaluation.signal is None else evaluation.signal.value
 
 
 def _queued(result: BenchResult, baseline: str) -> float:

@@ -10,7 +10,7 @@ from bench_records import failed, passed, problem, result
 
 from cuda_agent.bench.metrics import THRESHOLDS, interval, metrics_of, top_tenth_share
 from cuda_agent.core.bench import Against, BenchResult, MetricsGroup
-from cuda_agent.core.enums import Verdict
+from cuda_agent.core.enums import Signal, Verdict
 from cuda_agent.core.records import Evaluation
 
 
@@ -84,6 +84,15 @@ def test_roofline_classes_hold_every_task() -> None:
     results[0] = results[0].model_copy(update={"task": entry})
     groups = [group for group in metrics_of(results).groups if group.by == "roofline"]
     assert {group.name: group.tasks for group in groups} == {"memory": 1, "unknown": 3}
+
+
+def test_tasks_whose_answer_is_a_constant_have_a_row_of_their_own() -> None:
+    results = run()
+    assert not [group for group in metrics_of(results).groups if group.by == "signal"]
+    constant = passed(eager=(2.0, 1.9)).model_copy(update={"signal": Signal.NONE})
+    results.append(result(problem("constant").entry, constant))
+    groups = [group for group in metrics_of(results).groups if group.by == "signal"]
+    assert {group.name: group.tasks for group in groups} == {"none": 1, "own": len(results) - 1}
 
 
 def test_intervals_hold_the_value_and_repeat() -> None:

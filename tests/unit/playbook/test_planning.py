@@ -22,6 +22,32 @@ def steps_of(function: Any, inputs: list[Any], device: Device = Device.CUDA) -> 
     return plan(graph_of(function, inputs), device, Precision.FP32)[0]
 
 
+def test_the_steps_of_a_loop_share_a_kernel() -> None:
+    """Also where their inputs lie at another place of the same buffer."""
+
+    def loop(x: Any, state: Any) -> Any:
+        for t in range(x.shape[1]):
+            state = torch.tanh(state.cumsum(-1) + x[:, t])
+        return state
+
+    steps = steps_of(loop, [torch.randn(4, 12, 32), torch.randn(4, 32)])
+    again = [step for step in steps if step.shifts]
+    assert len({path for step in steps for path in step.files if path.endswith(".cu")}) <= 4 < 12 <= len(steps)
+    assert len(again) >= 8 and all(shift % 16 == 0 for step in again for shift in step.shifts.values())
+
+
+def test_a_place_with_another_alignment_has_a_kernel_of_its_own() -> None:
+
+    def loop(x: Any, state: Any) -> Any:
+        for k in (0, 1, 4, 5):
+            state = state.cumsum(-1) + x[:, k : k + 32]
+        return state
+
+    steps = steps_of(loop, [torch.randn(4, 64), torch.randn(4, 32)])
+    shifts = [step.shifts.get("args_0", 0) for step in steps]
+    assert len({step.name for step in steps}) == 2 < len(steps) == 4 and shifts == [0, 0, 16, 16]
+
+
 def hand_made(op: str) -> Graph:
     """y = op(x), without torch."""
     meta = TensorMeta(shape=(8, 16), dtype="float32", strides=(16, 1))

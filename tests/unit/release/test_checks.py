@@ -8,7 +8,7 @@ import pytest
 
 import builders
 from cuda_agent.core.config import Regression
-from cuda_agent.core.enums import Device, Phase, Verdict
+from cuda_agent.core.enums import Device, Phase, Signal, Verdict
 from cuda_agent.core.extraction import WholeModel, WholePart
 from cuda_agent.core.records import Evaluation, TrialReport, VerifyReport, Violation
 from cuda_agent.release import checks
@@ -44,6 +44,12 @@ def test_a_good_one_passes_all_four() -> None:
     found = checks.verification(verified(*map(trial, kinds)))
     assert set(statuses(found).values()) == {"passed"}
     assert "1e-07 of 2e-06" in found[1].reason
+
+
+def test_a_constant_answer_is_never_promoted() -> None:
+    constant = verified(trial("fresh")).model_copy(update={"signal": Signal.NONE})
+    found = checks.verification(constant)
+    assert statuses(found)["verification"] == "failed" and "constant" in found[0].reason
 
 
 def test_without_failures_there_are_no_regressions() -> None:
