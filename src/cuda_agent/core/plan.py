@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from cuda_agent.core.record import Record
 
 
@@ -38,7 +36,12 @@ class KernelPlan(Record):
     @property
     def summary(self) -> str:
         """The kernels in order and the rewrites, in one line."""
-        runs = [(name, len(list(run))) for name, run in itertools.groupby(kernel.name for kernel in self.kernels)]
-        text = " -> ".join(name if count == 1 else f"{name} (×{count})" for name, count in runs)
-        rewrites = "; ".join(f"{one.rule}: {one.node}" for one in self.rewrites)
+        text = " -> ".join(_shortened([kernel.name for kernel in self.kernels]))
+        rewrites = "; ".join(_shortened([f"{one.rule}: {one.node}" for one in self.rewrites]))
         return f"{text} ({rewrites})" if rewrites else text
+
+
+def _shortened(names: list[str], most: int = 24) -> list[str]:
+    """Replaces the middle of a long list by the number of names in it."""
+    left = len(names) - most
+    return [*names[: most - 4], f"… {left} more …", *names[-4:]] if left > 0 else names

@@ -115,14 +115,14 @@ def _constants(items: Sequence[GraphInput]) -> list[str]:
     lines = []
     for item in items:
         values = [int(v) if item.meta.dtype not in ir.FLOAT_DTYPES else v for v in item.values or ()]
-        text = ", ".join(
+        texts = [
             f'float("{v}")' if isinstance(v, float) and (v != v or abs(v) == float("inf")) else repr(v) for v in values
-        )
-        shape = ", ".join(map(str, item.meta.shape))
-        lines.append(
-            f"self.register_buffer({constant_name(item)!r}, torch.tensor([{text}], dtype=torch.{item.meta.dtype})"
-            f".view({shape or '()'}), persistent=False)"
-        )
+        ]
+        shape, dtype = tuple(item.meta.shape), f"dtype=torch.{item.meta.dtype}"
+        made = f"torch.tensor([{', '.join(texts)}], {dtype}).view({shape})"
+        if len(texts) > 1 and len(set(texts)) == 1:
+            made = f"torch.full({shape}, {texts[0]}, {dtype})"
+        lines.append(f"self.register_buffer({constant_name(item)!r}, {made}, persistent=False)")
     return lines
 
 
