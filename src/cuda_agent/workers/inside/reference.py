@@ -150,10 +150,18 @@ class LoadedReference:
         if request.seed is not None:
             redraw(self._model, request.seed)
             if request.scaled:
-                inputs = make_inputs(self._task, self._device, request.seed)
-                scale_weights(self._model, lambda: run_forward(self._task, self._model, inputs))
+                self._scale(request.seed)
         self._fill(request.into, list(self._state().values()))
         return Done()
+
+    def _scale(self, seed: int) -> None:
+        # What fails here fails in the answer too, or comes from the scaling alone.
+        with contextlib.suppress(TaskError):
+            inputs = make_inputs(self._task, self._device, seed)
+            scale_weights(self._model, partial(run_forward, self._task, self._model, inputs))
+        inputs = []
+        if self._is_large:
+            free_cache(self._context.device)
 
     def expected(self, request: requests.ExpectedOutputs) -> requests.Expected:
         """Computes the answers. Their device memory is kept for the next ones, until `free`, unless they are large."""
