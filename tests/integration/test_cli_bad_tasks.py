@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cuda_agent.core.enums import Signal
 from cuda_agent.core.records import Trajectory
 from integration.scripted_runs import SOURCE, write_task
 
@@ -20,7 +21,7 @@ COMMAND = [sys.executable, "-c", "from cuda_agent.cli.main import main; main()"]
 BAD = {
     "inputs_raise": (SOURCE.replace("return [torch.randn(512, 512),", "return [1 / 0,"), "ZeroDivisionError"),
     "no_model_at_run_time": (SOURCE + "\ndel Model\n", "Model"),
-    "null_answers": (SOURCE.replace("torch.sigmoid(y)", "0"), "null|wrong|zero|told|constant"),
+    "stochastic": (SOURCE.replace("torch.sigmoid(y)", "torch.rand_like(y)"), "stochastic"),
     "syntax": ("class Model(:\n", "syntax error"),
 }
 
@@ -51,6 +52,15 @@ def test_each_is_one_line(name: str, tmp_path: Path) -> None:
     assert done.stdout == ""
     if name != "syntax":
         assert Trajectory.read(out).outcome == "error"
+
+
+def test_a_constant_answer_is_judged_and_never_paid(tmp_path: Path) -> None:
+    task, out = write_task(tmp_path / "tasks", SOURCE.replace("torch.sigmoid(y)", "0")), tmp_path / "run"
+    done = agent("optimize", task, "--device", "cpu", "--out", out, "--timing-budget", "1")
+    assert done.returncode == 0 and "answer is a constant" in done.stderr and "answer is a constant" in done.stdout
+    found = Trajectory.read(out)
+    assert found.evaluation is not None and found.evaluation.signal is Signal.NONE
+    assert found.reward is not None and found.reward.value == -1
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a small disk")

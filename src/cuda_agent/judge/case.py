@@ -28,6 +28,7 @@ from cuda_agent.judge.profile import roofline
 from cuda_agent.judge.profile.profile import profile_candidate
 from cuda_agent.judge.resources import Resources
 from cuda_agent.judge.sharing import DeviceUse
+from cuda_agent.judge.verify.admission import SIGNAL_NOTES
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.trials import Verification, failing
 from cuda_agent.workers.process import Fault, WorkerFault
@@ -38,10 +39,6 @@ from cuda_agent.workspace.sandbox import resolve_level
 ATTEMPTS = 3
 #: rules of a timing that undetected foreign load may break once.
 _BY_CLOCK = ("clock", "uneven")
-_SIGNAL_NOTES = {
-    Signal.SCALED: "the inputs' signal survives only on scaled weights, on which it was timed too",
-    Signal.NONE: "the task's answer is a constant within the tolerance, so it pays nothing and is never promoted",
-}
 
 
 class _Decided(Exception):
@@ -138,8 +135,8 @@ class Case:
             return
         session.admit()
         self._signal = session.signal
-        if self._signal in _SIGNAL_NOTES:
-            self._notes.append(_SIGNAL_NOTES[self._signal])
+        if self._signal in SIGNAL_NOTES:
+            self._notes.append(SIGNAL_NOTES[self._signal])
         for attempt in range(1, ATTEMPTS + 1):
             self._begin_anew()
             try:

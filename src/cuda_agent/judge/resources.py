@@ -19,7 +19,7 @@ from cuda_agent.core.records import Candidate, Task
 from cuda_agent.judge.build.extension import Built, HeaderAhead, build_extension
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.sharing import Sharing
-from cuda_agent.judge.verify.admission import check_answers, random_operators
+from cuda_agent.judge.verify.admission import SIGNAL_NOTES, check_answers, random_operators
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
 from cuda_agent.judge.verify.reference import Reference
@@ -277,6 +277,8 @@ class Resources:
                 )
             self.signal = check_answers(self.task, self.reference, self.secrets, self.floor(), changed=spec.changed)
             self.reference.scaled = self.signal is Signal.SCALED
+            if self.signal in SIGNAL_NOTES:
+                self.progress("task", SIGNAL_NOTES[self.signal])
         return spec
 
     def floor(self) -> float:

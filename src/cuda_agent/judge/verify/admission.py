@@ -28,6 +28,10 @@ _RANDOM = (
     "binomial", "fractional_max_pool2d", "fractional_max_pool3d",
 )  # fmt: skip
 _ZEROS = "all zeros"
+SIGNAL_NOTES = {
+    Signal.SCALED: "the inputs' signal survives only on scaled weights, on which it was timed too",
+    Signal.NONE: "the task's answer is a constant within the tolerance, so it pays nothing and is never promoted",
+}
 #: a task is refused only when so many answers to other inputs pass.
 _OTHERS = 5
 #: the bound of a timed output is at most so many times that of a verified one (see `timedcheck`).
