@@ -109,10 +109,10 @@ class Kernel:
                 result.add(at)
         return frozenset(result)
 
-    def canonical(self) -> tuple[Kernel, dict[str, int]]:
-        """Returns the kernel with its buffers numbered and read from the start, and where the reads of each buffer
-        start, in elements. Kernels that compute the same from other places, such as the steps of a loop, are equal
-        then."""
+    def canonical(self) -> tuple[object, dict[str, int]]:
+        """Returns a key that is equal for kernels that compute the same from other places, such as the steps of a loop:
+        the kernel with its buffers numbered and read from the start. Also returns where the reads of each buffer start,
+        in elements."""
         starts: dict[str, int] = {}
         for expr in self.nodes:
             if expr.op == "load":
@@ -124,7 +124,9 @@ class Kernel:
             for e in self.nodes
         )
         stores = tuple(replace(store, name=writes[store.name]) for store in self.stores)
-        return Kernel(nodes, stores, self.rows, self.cols), starts
+        # As text, since 0.0 and -0.0 are equal.
+        values = tuple(repr(e.value) for e in nodes)
+        return (Kernel(nodes, stores, self.rows, self.cols), values), starts
 
 
 def children(expr: Expr) -> tuple[int, ...]:

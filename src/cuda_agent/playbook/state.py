@@ -7,7 +7,7 @@ frame (`Conflict`) is put into memory by a kernel before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cuda_agent.core.enums import Device, Precision
@@ -47,8 +47,9 @@ class State:
     _metas: dict[str, TensorMeta] = field(default_factory=dict)
     _users: dict[str, list[Node]] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
-    #: canonical kernel -> the kernels of this form that were printed, with their steps.
-    _printed: dict[kernel.Kernel, list[tuple[kernel.Kernel, Step]]] = field(default_factory=dict)
+    #: key of `Kernel.canonical` -> the kernels of this form that were printed: each with the places where its reads
+    #: start, and its step.
+    _printed: dict[object, list[tuple[kernel.Kernel, Mapping[str, int], Step]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = Builder(self.graph)
@@ -286,22 +287,28 @@ class State:
             Buffer(name, TensorMeta(shape=self.builder.values[name].shape, dtype=dtype, strides=strides[name]))
             for name, dtype in work.writes
         )
-        if not self._again(work, buffers):
+        form, starts = work.canonical()
+        printed = self._printed.setdefault(form, [])
+        if not self._again(work, starts, buffers, printed):
             for skill in skills():
                 if skill.fits(work):
                     step = skill.step(work, buffers, self.device, self._step_name(work, skill.notes.kernels))
                     if step is not None:
                         self._add(step, skill)
-                        self._printed.setdefault(work.canonical()[0], []).append((work, self.steps[-1]))
+                        printed.append((work, starts, self.steps[-1]))
                         break
         self.resident.update(strides)
 
-    def _again(self, work: kernel.Kernel, outputs: tuple[Buffer, ...]) -> bool:
+    def _again(
+        self,
+        work: kernel.Kernel,
+        starts: Mapping[str, int],
+        outputs: tuple[Buffer, ...],
+        printed: Sequence[tuple[kernel.Kernel, Mapping[str, int], Step]],
+    ) -> bool:
         """Adds a step that launches a kernel that was printed before, from other places of its buffers. Returns False
         where there is none, or where an address would be aligned otherwise."""
-        form, starts = work.canonical()
-        for other, step in self._printed.get(form, ()):
-            before = other.canonical()[1]
+        for other, before, step in printed:
             shifts = {
                 name: (starts[name] - before[theirs]) * ir.ITEM_BYTES[work.dtype(name)]
                 for name, theirs in zip(work.reads, other.reads, strict=True)

@@ -36,6 +36,16 @@ def test_the_steps_of_a_loop_share_a_kernel() -> None:
     assert len(again) >= 8 and all(shift % 16 == 0 for step in again for shift in step.shifts.values())
 
 
+def test_zeros_of_another_sign_have_a_kernel_of_their_own() -> None:
+    def chain(x: Any) -> Any:
+        for zero in (0.0, 0.0, -0.0, 0.0, -0.0):
+            x = torch.where(x > 1, x, zero).cumsum(-1)
+        return x
+
+    steps = steps_of(chain, [torch.randn(4, 64)])
+    assert [step.name == steps[1].name for step in steps] == [False, True, False, True, False]
+
+
 def test_a_place_with_another_alignment_has_a_kernel_of_its_own() -> None:
 
     def loop(x: Any, state: Any) -> Any:

@@ -157,9 +157,8 @@ class LoadedReference:
     def _scale(self, seed: int) -> None:
         # What fails here fails in the answer too, or comes from the scaling alone.
         with contextlib.suppress(TaskError):
-            inputs = make_inputs(self._task, self._device, seed)
-            scale_weights(self._model, partial(run_forward, self._task, self._model, inputs))
-        inputs = []
+            inputs = partial(make_inputs, self._task, self._device, seed)
+            scale_weights(self._model, lambda: run_forward(self._task, self._model, inputs()))
         if self._is_large:
             free_cache(self._context.device)
 

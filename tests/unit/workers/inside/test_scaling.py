@@ -65,6 +65,20 @@ def test_what_meets_zeros_only_stays() -> None:
     assert torch.equal(model.weight, before)
 
 
+def test_a_norm_that_is_used_again_is_scaled_once() -> None:
+    norm, x = nn.BatchNorm1d(16).eval(), 3.0 * torch.randn(64, 16)
+    norm.running_mean.fill_(0.1)
+
+    def forward() -> None:
+        y = x
+        for _ in range(50):
+            y = norm(y)
+
+    scale_weights(norm, forward)
+    assert float(norm.running_mean[0]) == pytest.approx(0.3, rel=0.2)
+    assert float(norm.running_var.mean()) == pytest.approx(9.0, rel=0.3)
+
+
 def test_a_product_has_unit_size_without_its_bias() -> None:
     model, x = nn.Linear(32, 32), torch.randn(256, 32)
     model.bias.data.fill_(100.0)

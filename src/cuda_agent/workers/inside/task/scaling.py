@@ -26,7 +26,7 @@ _PRODUCTS = {
 def scale_weights(model: Any, forward: Callable[[], object]) -> None:
     """Runs `forward` once and scales on the way, in place, the weights of each linear layer, convolution and product
     with a parameter, so that its result without the bias has a root mean square of 1. A batch norm's running variance
-    becomes the mean square of what it normalises.
+    becomes the mean square of what it normalises, and its running mean as many times larger.
 
     This is layer-sequential unit-variance initialisation (Mishkin and Matas 2016) without its orthogonal start. Weights
     that meet zeros only, that are used again, or that are derived in `forward` stay. Raises what `forward` raises.
@@ -39,8 +39,8 @@ class _Scaling(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, model: Any) -> None:
         super().__init__()
         self._own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-        self._buffers = {buffer.data_ptr() for buffer in model.buffers()}
-        #: addresses of the weights that were scaled.
+        self._own |= {buffer.untyped_storage().data_ptr() for buffer in model.buffers()}
+        #: addresses of the weights and running variances that were scaled.
         self._done: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -60,16 +60,22 @@ class _Scaling(TorchFunctionMode):  # type: ignore[misc]
     def _is_own(self, tensor: Any) -> bool:
         return tensor.is_floating_point() and tensor.untyped_storage().data_ptr() in self._own
 
+    def _is_new(self, tensor: Any) -> bool:
+        """Whether it is the model's and meets the first operator that may scale it."""
+        if tensor.data_ptr() in self._done or not self._is_own(tensor):
+            return False
+        self._done.add(tensor.data_ptr())
+        return True
+
     def _scale(self, weight: Any, result: Callable[[], Any]) -> None:
-        if weight.data_ptr() in self._done or not self._is_own(weight):
+        if not self._is_new(weight):
             return
-        self._done.add(weight.data_ptr())
         size = _root_mean_square(result())
         if 0.0 < size < math.inf:
             weight.div_(size)
 
     def _normalise(self, values: Any, running_mean: Any = None, running_var: Any = None) -> None:
-        if running_var is None or running_var.data_ptr() not in self._buffers | self._own:
+        if running_var is None or not self._is_new(running_var):
             return
         axes = [axis for axis in range(values.dim()) if axis != 1]
         squares = values.float().square().mean(axes)
