@@ -118,7 +118,7 @@ class Against(Record):
 
 class MetricsGroup(Record):
     """The metrics of all tasks (`by` is `all`), or of the tasks of one level, origin, roofline class or
-    signal (the weights on which the answer depends on the inputs)."""
+    signal."""
 
     by: Literal["all", "level", "origin", "roofline", "signal"]
     name: str
