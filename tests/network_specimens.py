@@ -25,6 +25,7 @@ NETWORKS = {
     "elman": Signal.OWN,
     "logsumexp": Signal.OWN,
     "masked": Signal.OWN,
+    "seeded": Signal.OWN,
     "mixture": Signal.OWN,
     "sigmoids": Signal.OWN,
 }
@@ -36,6 +37,16 @@ _WRONG = {
     "remembers its first answer": "self.kept = getattr(self, 'kept', None); "
     "self.kept = super().forward(*inputs) if self.kept is None else self.kept; return self.kept.clone()",
 }
+_MORE_WRONG = {
+    "seeded": {
+        "draws nothing": "state = x.new_zeros(x.shape[1:]); return self.steps(x, state)",
+        "draws twice": "torch.randn(3, device=x.device); return super().forward(x)",
+        "draws other numbers": "return self.steps(x, torch.rand(x.shape[1:], device=x.device))",
+        "draws once": "self.kept = getattr(self, 'kept', None); "
+        "self.kept = torch.randn(x.shape[1:], device=x.device) if self.kept is None else self.kept; "
+        "return self.steps(x, self.kept)",
+    },
+}
 
 
 def network(name: str) -> Task:
@@ -43,7 +54,8 @@ def network(name: str) -> Task:
 
 
 def _candidate(task: Task, body: str) -> Candidate:
-    text = f"{task.source}\n\nclass ModelNew(Model):\n    def forward(self, *inputs):\n        {body}\n"
+    head = "class ModelNew(Model):\n    def forward(self, *inputs):\n        x = inputs[0]"
+    text = f"{task.source}\n\n{head}\n        {body}\n"
     return Candidate(files={"model_new.py": text})
 
 
@@ -59,6 +71,6 @@ def check_network(name: str, device: Device, signal: Signal | None = None) -> No
             assert verdict == "verified", reason
             assert report is not None
             assert report.oracle == "float64"
-            for said, body in _WRONG.items():
+            for said, body in {**_WRONG, **_MORE_WRONG.get(name, {})}.items():
                 verdict, reason, _ = verified_in(process, session, _candidate(task, body), trials=3)
                 assert verdict == "incorrect", f"a candidate that {said} is {verdict}: {reason}"

@@ -20,7 +20,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Task, Turn
 from integration.scripted_runs import FILES, SOURCE, call, move, writes
 
-STOCHASTIC = SOURCE.replace("torch.sigmoid(y)", "torch.rand_like(y)")
+STOCHASTIC = SOURCE.replace("torch.sigmoid(y)", "torch.bernoulli(torch.sigmoid(y))")
 TASKS = {"broken": "def (:", "stochastic": STOCHASTIC, "gated": SOURCE}
 
 

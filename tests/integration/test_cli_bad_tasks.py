@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-c", "from cuda_agent.cli.main import main; main()"]
 BAD = {
     "inputs_raise": (SOURCE.replace("return [torch.randn(512, 512),", "return [1 / 0,"), "ZeroDivisionError"),
     "no_model_at_run_time": (SOURCE + "\ndel Model\n", "Model"),
-    "stochastic": (SOURCE.replace("torch.sigmoid(y)", "torch.rand_like(y)"), "stochastic"),
+    "stochastic": (SOURCE.replace("torch.sigmoid(y)", "torch.bernoulli(torch.sigmoid(y))"), "stochastic"),
     "syntax": ("class Model(:\n", "syntax error"),
 }
 

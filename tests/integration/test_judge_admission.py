@@ -35,7 +35,7 @@ BAD = {
     "forward_raises": (task("return x @ x[:3]"), "Model.forward"),
     "forward_exits": (task("import os; os._exit(3)"), "code 3"),
     "needs_a_gpu": (task("return x.cuda()"), "CUDA"),
-    "stochastic": (task("return x + torch.rand_like(x)"), "stochastic"),
+    "stochastic": (task("return x * torch.bernoulli(x.sigmoid())"), "stochastic"),
     "random_of_python": (task("import random; return x + random.random()"), "stochastic"),
     "dropout_kept_on": (task("return nn.functional.dropout(x, 0.5, training=True)"), "stochastic"),
     "changed_buffer": (

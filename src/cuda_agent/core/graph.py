@@ -41,6 +41,22 @@ class NonFinite(Record):
     nonfinite: Literal["inf", "-inf", "nan"]
 
 
+#: Operators that fill a tensor from the state of torch's generator and read no values. A caller with the same state
+#: draws the same numbers.
+DRAWS = frozenset({
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "normal", "normal_", "normal_functional",
+    "uniform", "uniform_",
+})  # fmt: skip
+
+#: Operators whose result depends on a generator's state, the others of which read values too.
+RANDOM = DRAWS | frozenset({
+    "randperm", "bernoulli", "bernoulli_", "multinomial", "native_dropout", "dropout", "feature_dropout", "random_",
+    "alpha_dropout", "rrelu_with_noise", "rrelu_with_noise_functional", "exponential", "exponential_", "geometric",
+    "geometric_", "cauchy", "cauchy_", "log_normal", "log_normal_", "poisson", "binomial", "fractional_max_pool2d",
+    "fractional_max_pool3d", "feature_alpha_dropout", "rrelu_with_noise_",
+})  # fmt: skip
+
+
 def base_name(op: str) -> str:
     """Returns an operator's name without namespace and overload: `sum` for `aten.sum.dim_IntList`."""
     parts = op.split(".")
@@ -66,6 +82,8 @@ class ValueKind(StrEnum):
     PARAMETER = "parameter"
     BUFFER = "buffer"
     CONSTANT = "constant"
+    #: random numbers that `forward` draws itself.
+    DRAWN = "drawn"
 
 
 class GraphInput(Record):

@@ -222,7 +222,9 @@ class Case:
         # GPU activity can be recorded here where it was for a baseline.
         baselines = self._profile.baselines.values() if self._profile is not None else ()
         recordable = any(timing.busy_us is not None for timing in baselines)
-        found = judge_kernels(rows, self._own_kernels, recordable=recordable, error=error)
+        found = judge_kernels(
+            rows, self._own_kernels, recordable=recordable, seeded=verification.reference.spec.seeded, error=error
+        )
         self._kernels, self._notes = found.report, [*self._notes, *found.notes]
         self._convict([*process.operators.violations(), *found.violations])
         if not trial.passed:

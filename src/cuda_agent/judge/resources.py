@@ -14,12 +14,12 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
-from cuda_agent.core.graph import Graph
+from cuda_agent.core.graph import DRAWS, Graph
 from cuda_agent.core.records import Candidate, Task
 from cuda_agent.judge.build.extension import Built, HeaderAhead, build_extension
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.sharing import Sharing
-from cuda_agent.judge.verify.admission import SIGNAL_NOTES, check_answers, random_operators
+from cuda_agent.judge.verify.admission import SIGNAL_NOTES, check_answers
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
 from cuda_agent.judge.verify.reference import Reference
@@ -268,14 +268,15 @@ class Resources:
         spec = self.reference.spec
         if self.signal is None:
             self.progress("task", "checking that wrong answers would be noticed")
-            graph = self.known_graph()
-            random = random_operators(graph) if graph else ()
+            random = set(spec.random) - DRAWS
             if random:
                 raise TaskError(
-                    f"{self.task.name} is stochastic in eval mode: {', '.join(random)}",
-                    "Remove random operators from forward",
+                    f"{self.task.name} is stochastic in eval mode: {', '.join(sorted(random))}",
+                    "Remove random operators from forward, or draw with torch.rand, torch.randn or torch.randint",
                 )
-            self.signal = check_answers(self.task, self.reference, self.secrets, self.floor(), changed=spec.changed)
+            self.signal = check_answers(
+                self.task, self.reference, self.secrets, self.floor(), changed=spec.changed, seeded=spec.seeded
+            )
             self.reference.scaled = self.signal is Signal.SCALED
             if self.signal in SIGNAL_NOTES:
                 self.progress("task", SIGNAL_NOTES[self.signal])

@@ -13,6 +13,7 @@ from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, GraphInput, TensorMeta, ValueKind
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import render
+from cuda_agent.playbook.draws import draw_lines, variable
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Step
 
@@ -152,6 +153,8 @@ def _source(item: GraphInput, graph: Graph) -> str:
         return parameters(graph)[item.position]
     if item.target is not None and item.target in graph.state:
         return _attribute(item.target, "_parameters" if item.target in graph.state_parameters else "_buffers")
+    if item.kind is ValueKind.DRAWN:
+        return variable(item.name)
     if item.kind is ValueKind.CONSTANT:
         return f"self.{constant_name(item)}"
     return f"self._derived[{int(item.name.removeprefix('derived_'))}]"
@@ -210,6 +213,7 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
             "signature": graph.init_signature,
             "registrations": _registrations(graph) + _constants(constants),
             "forward_parameters": signature(graph),
+            "draws": draw_lines(graph, device),
             "forward_call": call(forward),
             "result": _nest(spec).replace("results[0]", "results") if single else _nest(spec),
             "plain": spec == {"t": 0},

@@ -13,6 +13,7 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.playbook import emit, ir
 from cuda_agent.playbook.algebra import rewrite
 from cuda_agent.playbook.algebra.draft import Draft
+from cuda_agent.playbook.draws import with_drawn_inputs
 from cuda_agent.playbook.plan import DEFAULT, Options, Step
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.registry import skills
@@ -75,7 +76,7 @@ def propose(graph: Graph, device: Device, precision: Precision, options: Options
         return any(skill.keeps(node, draft.meta, device, precision) for skill in skills())
 
     rewritten = rewrite(
-        graph,
+        with_drawn_inputs(graph),
         expose_biases=device is Device.CUDA,
         channels_last=options.channels_last,
         whole=is_kept if options.whole else None,
@@ -104,7 +105,7 @@ def propose(graph: Graph, device: Device, precision: Precision, options: Options
 def _given(graph: Graph, steps: tuple[Step, ...], returned: tuple[str, ...]) -> tuple[tuple[str, TensorMeta], ...]:
     """Returns the graph inputs that the steps read or that are returned, in the graph's order."""
     read = {name for step in steps for name in step.inputs} | set(returned)
-    order = (ValueKind.INPUT, ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT)
+    order = (ValueKind.INPUT, ValueKind.DRAWN, ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT)
     items = sorted((item for item in graph.inputs if item.name in read), key=lambda item: order.index(item.kind))
     return tuple((item.name, item.meta) for item in items)
 

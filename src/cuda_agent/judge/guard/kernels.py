@@ -21,6 +21,8 @@ _KEPT = 50
 _TORCH = re.compile(r"^_ZN?K?(?:2at|3c10|5torch|14at_cuda_detail)|^_ZN\d+_INTERNAL_\w*?2at6native|^triton_")
 #: what allocating zeros and `contiguous` run.
 _TORCH_COPY = re.compile(r"FillFunctor|direct_copy_kernel|\d+copy_kernel|float16_copy|bfloat16_copy")
+#: what torch.rand, torch.randn and torch.randint run.
+_TORCH_DRAW = re.compile(r"distribution_elementwise_grid_stride_kernel")
 _LIBRARY = re.compile(
     r"cublas|cudnn|cutlass|xmma|nvjet|cask|gemm|gemv|splitK|dot_kernel|reduce_1Block|implicit_convolve|winograd|wgrad"
     r"|dgrad|fprop|conv[123]d|nchwToNhwc|nhwcToNchw|im2col|tensorop|sm\d\d_|ampere_|volta_|turing_|hopper_|scal_kernel",
@@ -38,10 +40,16 @@ class KernelFindings:
 
 
 def judge_kernels(
-    rows: Sequence[KernelRow] | None, own: frozenset[str], *, recordable: bool, error: str = ""
+    rows: Sequence[KernelRow] | None,
+    own: frozenset[str],
+    *,
+    recordable: bool,
+    seeded: bool = False,
+    error: str = "",
 ) -> KernelFindings:
     """Checks the records of one call; None where there are none, as `error` says. `own` holds the mangled names of the
-    candidate's kernels. `recordable` says that CUPTI is known to work here, so that records must exist."""
+    candidate's kernels. `recordable` says that CUPTI is known to work here, so that records must exist. Where the task
+    is `seeded`, torch may draw random numbers."""
     if rows is None:
         why = error[:200] or "no record"
         missing = (_violation("missing_records", f"no record of GPU kernels: {why}"),) if recordable else ()
@@ -49,7 +57,7 @@ def judge_kernels(
     if not rows:
         return KernelFindings(None, (_violation("missing_records", "a call without any work on the GPU"),))
     times = [
-        KernelTime(name=name[:500], origin=_origin(kind, name, own), calls=count, us=ns / 1e3)
+        KernelTime(name=name[:500], origin=_origin(kind, name, own, seeded), calls=count, us=ns / 1e3)
         for kind, name, count, ns in rows
     ]
     sums = dict.fromkeys(("own", "library", "torch", "copy", "unknown"), 0.0)
@@ -68,10 +76,12 @@ def judge_kernels(
     return KernelFindings(report, violations, tuple(_notes(report)))
 
 
-def _origin(kind: str, name: str, own: frozenset[str]) -> str:
+def _origin(kind: str, name: str, own: frozenset[str], seeded: bool) -> str:
     if kind != "kernel":
         return "copy"
     if _TORCH.search(name):
+        if seeded and _TORCH_DRAW.search(name):
+            return "library"
         return "copy" if _TORCH_COPY.search(name) else "torch"
     if name in own:
         return "own"

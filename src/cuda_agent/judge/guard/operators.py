@@ -20,12 +20,13 @@ _MOST = 1000
 
 
 class OperatorLog:
-    """The records of all calls of one candidate."""
+    """The records of all calls of one candidate. Where the task is `seeded`, `forward` may draw random numbers."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, seeded: bool = False) -> None:
         lists = word_lists(__file__)
         self._allowed = lists["allocate"] | lists["view"] | lists["copy"]
         self._allowed |= lists["cpu vendor"] if device is Device.CPU else set()
+        self._allowed |= lists["draw"] if seeded else set()
         self._at_loading = lists["at loading"] | lists["copy"]
         self._found: dict[tuple[str, str], None] = {}
         self._counts: Counter[str] = Counter()

@@ -121,7 +121,8 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
 def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
     """Returns what the dispatcher records in one more burst, against candidates that leave the arithmetic to torch only
     after verification."""
-    log, last = OperatorLog(device), rounds.rounds[-1].bursts[CANDIDATE]
+    log = OperatorLog(device, seeded=rounds.reference.spec.seeded)
+    last = rounds.rounds[-1].bursts[CANDIDATE]
     with rounds.programs.ring_of(CANDIDATE):
         record = rounds.programs.ask(CANDIDATE, RecordBurst(program=CANDIDATE, calls=len(last.event_us)))
     assert record is not None

@@ -81,6 +81,8 @@ class Rounds:
             self.session, self.options, self.candidate, self.frozen, self._cores, self._on_lost, self.spent
         )
         self._core: int | None = None
+        #: of torch's generators, for all bursts of a round.
+        self._generator_seed = self.session.secrets.seed()
         self._load: LoadMonitor | None = None
         self.idle_load = IdleLoad(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
@@ -151,6 +153,7 @@ class Rounds:
     def _one_round(self) -> Round | None:
         """Returns a round, or None where a baseline failed meanwhile; the round is then repeated without it."""
         self._choose_positions()
+        self._generator_seed = self.session.secrets.seed()
         samples: dict[str, list[Any]] = {}
         found = Round()
         names = self.schedule.taking_part()
@@ -193,7 +196,10 @@ class Rounds:
         )
         flush_bytes = self.programs.plan.flush_bytes(self._active)
         request = requests.RunBurst(
-            program=name, flush_bytes=flush_bytes, specs=None if specs is None else tuple(specs)
+            program=name,
+            flush_bytes=flush_bytes,
+            rng=self._generator_seed,
+            specs=None if specs is None else tuple(specs),
         )
         spin_s = SPIN_S[self.options.device]
         if self.programs.ask(name, requests.GetReady(core=self._core, spin_s=spin_s, flush_bytes=flush_bytes)) is None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.graph import Graph, base_name
+from cuda_agent.core.graph import RANDOM, Graph, base_name
 from cuda_agent.core.records import Task
 from cuda_agent.judge.verify.compare import first_failure, measure, rule
 from cuda_agent.judge.verify.measured import Measured
@@ -20,13 +20,6 @@ from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.buffers import pieces
 from cuda_agent.workers.requests import Spec
 
-#: operators whose result depends on a generator's state.
-_RANDOM = (
-    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial",
-    "normal", "normal_functional", "uniform", "native_dropout", "dropout", "feature_dropout", "alpha_dropout",
-    "rrelu_with_noise", "rrelu_with_noise_functional", "exponential", "geometric", "cauchy", "log_normal", "poisson",
-    "binomial", "fractional_max_pool2d", "fractional_max_pool3d",
-)  # fmt: skip
 _ZEROS = "all zeros"
 SIGNAL_NOTES = {
     Signal.SCALED: "the inputs' signal survives only on scaled weights, on which it was timed too",
@@ -40,7 +33,7 @@ TIMED = 8.0
 
 def random_operators(graph: Graph) -> tuple[str, ...]:
     """Returns the graph's operators that draw random numbers."""
-    return tuple(sorted({n.op for n in graph.nodes if base_name(n.op).rstrip("_") in _RANDOM}))
+    return tuple(sorted({n.op for n in graph.nodes if base_name(n.op) in RANDOM}))
 
 
 class Answering(Protocol):
@@ -54,13 +47,19 @@ class Answering(Protocol):
 
 
 def check_answers(
-    task: Task, reference: Answering, secrets: Secrets, floor: float, *, changed: Sequence[str] = ()
+    task: Task,
+    reference: Answering,
+    secrets: Secrets,
+    floor: float,
+    *,
+    changed: Sequence[str] = (),
+    seeded: bool = False,
 ) -> Signal:
     """Returns the weights on which null answers fail. Raises TaskError where the task is stochastic or has random state
-    outside the state dict. `changed` are the parameters and buffers that `forward` changes. Raises DeviceError where
-    memory is short."""
+    outside the state dict. `changed` are the parameters and buffers that `forward` changes. A `seeded` task must repeat
+    its answer under the same state of torch's generators only. Raises DeviceError where memory is short."""
     with comparing("the check of the task's answers"):
-        answers = Answers(task, reference, secrets, floor)
+        answers = Answers(task, reference, secrets, floor, seeded=seeded)
         answers.check_repeats(changed)
         answers.check_state()
         return answers.signal()[0]
@@ -69,20 +68,26 @@ def check_answers(
 class Answers:
     """A task's answers to the same inputs and to others, and the conditions that must hold between them."""
 
-    def __init__(self, task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
+    def __init__(
+        self, task: Task, reference: Answering, secrets: Secrets, floor: float, *, seeded: bool = False
+    ) -> None:
         """Requests all answers. Raises TaskError where the task fails."""
         self._task, self._floor, self._secrets, self._reference = task, floor, secrets, reference
         self._scaled = False
         #: eager against the oracle, by output.
         self._own: dict[int, Measured] = {}
-        weights, here = secrets.seed(), secrets.seed()
+        weights, here, shared = secrets.seed(), secrets.seed(), secrets.seed()
+
+        def rng() -> int:
+            return shared if seeded else secrets.seed()
+
         reference.draw_weights(weights, scaled=False)
-        self._ask_other: Callable[[], list[Any]] = lambda: _eager(reference, secrets.seed(), secrets.seed())
-        self._ask: Callable[[], Answer] = lambda: reference.answer(reference.draw_inputs(here), secrets.seed())
+        self._ask_other: Callable[[], list[Any]] = lambda: _eager(reference, secrets.seed(), rng())
+        self._ask: Callable[[], Answer] = lambda: reference.answer(reference.draw_inputs(here), rng())
         self.other = self._ask_other()
-        again = _eager(reference, here, secrets.seed())
+        again = _eager(reference, here, rng())
         spec = reference.draw_inputs(here)
-        twin = reference.answer(spec, secrets.seed(), oracle=False, twin=secrets.seed())
+        twin = reference.answer(spec, rng(), oracle=False, twin=secrets.seed())
         # At once: each answer may hold gigabytes.
         self._twin_agrees = self._same(twin.eager, again)
         self.answer = self._ask()

@@ -40,7 +40,7 @@ class CandidateProcess:
         self.device = device
         self.frozen = False
         self.derive_ms: float | None = None
-        self.operators = OperatorLog(device)
+        self.operators = OperatorLog(device, seeded=spec.seeded)
         #: digest of the candidate that it holds, and how many it has held.
         self.loaded: str | None = None
         self._loads = 0
@@ -88,11 +88,12 @@ class CandidateProcess:
         # The shortest of several counts, since the first call also warms up.
         self.derive_ms = min(loaded.derive_ms, loaded.derive_ms if self.derive_ms is None else self.derive_ms)
 
-    def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> requests.CallResult:
-        """Calls the candidate once. Its outputs are then in `outputs`. Raises WorkerFault."""
+    def call(self, inputs: Places, spec: Spec, rng: int, *, poison: bool, kernels: bool = False) -> requests.CallResult:
+        """Calls the candidate once, under the generator seed `rng`. Its outputs are then in `outputs`. Raises
+        WorkerFault."""
         _poison(self.outputs)
         request = requests.CallModel(
-            inputs=inputs.refs, spec=spec, outputs=self.outputs.refs, poison=poison, kernels=kernels
+            inputs=inputs.refs, spec=spec, outputs=self.outputs.refs, poison=poison, rng=rng, kernels=kernels
         )
         result = self.ask(request, (inputs, self.outputs))
         self.operators.note(result.dispatch, FORWARD, unseen_outputs=result.unseen_outputs)

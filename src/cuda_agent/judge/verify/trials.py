@@ -182,11 +182,11 @@ class Verification:
             return True
         if moved:
             self.candidate.move_inputs()
-        places = self.candidate.inputs
+        places, rng = self.candidate.inputs, self.session.secrets.seed()
         places.arena.copy_from(self.reference.inputs.arena)
         try:
             with self._spent.on("reference"):
-                answer = self.reference.answer(spec, self.session.secrets.seed())
+                answer = self.reference.answer(spec, rng)
         except TaskError as error:
             if not is_optional or not self.reference.alive:
                 raise
@@ -200,7 +200,7 @@ class Verification:
         self._finite = self._finite and finite
         self._oracles.add(answer.oracle_kind)
         with self._spent.on("candidate"):
-            self.result = self.candidate.call(places, spec, poison=poison, kernels=kernels)
+            self.result = self.candidate.call(places, spec, rng, poison=poison, kernels=kernels)
         with self._spent.on("comparison"):
             trial = self._measure(kind, answer, self.result.spec)
             trial.reason = trial.reason or self._changed(places)

@@ -24,6 +24,7 @@ import torch
 from cuda_agent.core.baselines import EAGER, Baseline, Form, forms
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
+from cuda_agent.core.graph import RANDOM
 from cuda_agent.core.records import CompileReport
 from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
 from cuda_agent.workers.inside.dispatch import Listener
@@ -112,12 +113,29 @@ class FindProducts(Listener):
         self.matmul = self.convolution = False
 
     def note(self, operator: Any, args: Any, result: Any) -> None:
-        name = operator.name().removeprefix("aten::").partition(".")[0]
+        name = _name(operator)
         if name in _MATMUL or name in _CONVOLUTION:
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
             if any(t.dtype is torch.float32 for t in tensors):
                 self.matmul |= name in _MATMUL
                 self.convolution |= name in _CONVOLUTION
+
+
+class FindRandom(Listener):
+    """Records the names of operators that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def note(self, operator: Any, args: Any, result: Any) -> None:
+        name = _name(operator)
+        if name in RANDOM:
+            self.names.add(name)
+
+
+def _name(operator: Any) -> str:
+    return str(operator.name()).removeprefix("aten::").partition(".")[0]
 
 
 def policy_differs(device: Device, precision: Precision, products: Products) -> bool:

@@ -26,6 +26,7 @@ from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
 from cuda_agent.workers.inside.task.taskmemory import LARGE, free_cache
+from cuda_agent.workers.inside.task.taskmodule import seed_torch
 from cuda_agent.workers.inside.timed import TimedPrograms
 from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs
 from cuda_agent.workers.requests import candidate as requests
@@ -123,6 +124,7 @@ class LoadedCandidate:
             return self.model(*arguments)
 
         _poison(request.poison)
+        seed_torch(request.rng)
         try:
             with torch.no_grad(), recorded() as operators:
                 value, seen = with_kernels(forward) if request.kernels else (forward(), Kernels())

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random as python_random
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.workers.inside.baselines import FindProducts, Flags, Products, policy_differs
+from cuda_agent.workers.inside.baselines import FindProducts, FindRandom, Flags, Products, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.estimate import estimated_bytes
-from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
+from cuda_agent.workers.inside.task.oracle import Draws, precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
 from cuda_agent.workers.inside.task.scaling import scale_weights
 from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
@@ -29,7 +31,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     make_inputs,
     make_model,
     run_forward,
-    seed_everything,
+    seed_torch,
     task_code,
     unload_task_module,
 )
@@ -82,6 +84,8 @@ class LoadedReference:
         #: possible.
         self._is_large = False
         self._slices: Slicing | None = None
+        self._seeded = False
+        self._rng = 0
 
     @property
     def _device(self) -> str:
@@ -103,10 +107,12 @@ class LoadedReference:
         self._metas = [_shape_and_type(t) for t in tensors]
         before, versions = [t.clone() for t in tensors], self._versions()
         Flags().apply()
-        seed_everything(seed)
+        self._rng = seed
+        self._reseed()
         forward = partial(run_forward, self._task, self._model, inputs)
-        with most_held(self._context.device) as held, FindProducts() as found:
+        with most_held(self._context.device) as held, FindProducts() as found, FindRandom() as random:
             output = forward()
+        self._seeded = bool(random.names)
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
@@ -123,6 +129,7 @@ class LoadedReference:
             changed=tuple(name for name, version in self._versions().items() if versions.get(name) != version),
             products=found.matmul or found.convolution,
             policy_differs=policy_differs(self._context.device, request.precision, products),
+            random=tuple(sorted(random.names)),
             variants=tuple(KINDS),
             wide_variants=tuple(WIDE),
             peak_bytes=peak,
@@ -165,13 +172,15 @@ class LoadedReference:
     def expected(self, request: requests.ExpectedOutputs) -> requests.Expected:
         """Computes the answers. Their device memory is kept for the next ones, until `free`, unless they are large."""
         tensors, spec = self._context.tensors(request.inputs), request.spec
-        seed_everything(request.rng)
+        self._rng = request.rng
+        draws = Draws()
         Flags().apply()
         own = self._model
         if request.twin is not None:
             self._model = self._twin(request.twin)
         try:
-            output_spec = self._answer(spec, tensors, request.eager)
+            with draws if self._seeded and request.oracle else contextlib.nullcontext():
+                output_spec = self._answer(spec, tensors, request.eager)
         finally:
             self._model = own
         if request.policy is not None:
@@ -183,7 +192,7 @@ class LoadedReference:
             # tensors fit into its blocks.
             before = 0 if self._is_wide else free_cache(self._context.device)
             eager = self._context.tensors(request.eager)
-            oracle = self._oracle_answer(spec, tensors, eager, self._context.tensors(request.oracle))
+            oracle = self._oracle_answer(spec, tensors, eager, self._context.tensors(request.oracle), draws.drawn)
             taken = 0 if self._is_wide else max(0, reserved_memory(self._context.device) - before)
             self._is_wide = True
         gc.collect()
@@ -225,6 +234,18 @@ class LoadedReference:
             self._facts = properties(draws)
         return self._facts
 
+    def _reseed(self) -> None:
+        """Seeds torch's generators as requested. Python's and NumPy's never repeat, so that a `forward` that draws from
+        them gives another answer each time."""
+        seed_torch(self._rng)
+        python_random.seed()
+        np.random.seed()
+
+    def _forward(self, spec: Spec, tensors: list[Any]) -> tuple[Spec, list[Any]]:
+        inputs = self._inputs(spec, tensors)
+        self._reseed()
+        return flatten(run_forward(self._task, self._model, inputs))
+
     def _twin(self, seed: int) -> Any:
         """Returns another instance, constructed under another seed, with the same state dict."""
         model = make_model(self._task, self._init, self._device, seed)
@@ -251,7 +272,7 @@ class LoadedReference:
         return arguments
 
     def _answer(self, spec: Spec, tensors: list[Any], into: TensorRefs) -> Spec:
-        output_spec, outputs = flatten(run_forward(self._task, self._model, self._inputs(spec, tensors)))
+        output_spec, outputs = self._forward(spec, tensors)
         places = self._context.tensors(into)
         if len(places) != len(outputs) or any(a.shape != b.shape for a, b in zip(places, outputs, strict=True)):
             raise TaskError(
@@ -262,21 +283,25 @@ class LoadedReference:
                 to.copy_(tensor)
         return output_spec
 
-    def _oracle_answer(self, spec: Spec, tensors: list[Any], eager: list[Any], into: list[Any]) -> str:
+    def _oracle_answer(
+        self, spec: Spec, tensors: list[Any], eager: list[Any], into: list[Any], drawn: list[Any]
+    ) -> str:
         """Writes the oracle's answer, and returns its precision: that of the least precise slice."""
         precisions = set()
 
         def exact(inputs: list[Any]) -> list[Any]:
+            arguments = self._inputs(spec, inputs)
+            self._reseed()
             with task_code(self._task, "Model.forward in float64"):
-                oracle = run_float64(self._model, self._inputs(spec, inputs))
+                oracle = run_float64(self._model, arguments, drawn)
             precisions.add(oracle.precision)
             return flatten(oracle.value)[1]
 
         def plain(inputs: list[Any]) -> list[Any]:
-            return flatten(run_forward(self._task, self._model, self._inputs(spec, inputs)))[1]
+            return self._forward(spec, inputs)[1]
 
         if self._slices is None:
-            can_cut = self._is_large and not self._mutated
+            can_cut = self._is_large and not self._mutated and not self._seeded
             self._slices = find_slices(tensors, eager, plain, exact) if can_cut else WHOLE
             precisions.clear()
         way = self._slices

@@ -14,6 +14,7 @@ from cuda_agent.workers.inside.runner import Outputs, Program, Runner, Slot, lai
 from cuda_agent.workers.inside.screen import screen
 from cuda_agent.workers.inside.task.pytree import unflatten
 from cuda_agent.workers.inside.task.taskmemory import free_cache
+from cuda_agent.workers.inside.task.taskmodule import seed_torch
 from cuda_agent.workers.requests import Done, Operations
 from cuda_agent.workers.requests import timed as requests
 from cuda_agent.workers.requests.candidate import DispatchRecord
@@ -115,6 +116,7 @@ class TimedPrograms:
         if request.specs is not None:
             pairs = zip(request.specs, self._tensors, strict=False)
             slots = [unflatten(spec, tensors) for spec, tensors in pairs]
+        seed_torch(request.rng)
         times = self.runner.run(program, slots, flush_bytes=request.flush_bytes, inputs_at=self._inputs_at)
         return requests.BurstTimes(event_us=times.event_us, waited_us=times.waited_us)
 

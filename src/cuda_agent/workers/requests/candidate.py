@@ -70,12 +70,14 @@ class CallResult(WorkerAnswer):
 class CallModel(WorkerRequest[CallResult]):
     """Calls `forward` once on the given inputs and copies its outputs, checked, to their places. The tensors of a slot
     are the same objects at every call. With `poison`, memory that torch allocates is filled with NaN (or the largest
-    integer) first, so that an unwritten output shows. With `kernels`, the GPU's kernels are recorded."""
+    integer) first, so that an unwritten output shows. With `kernels`, the GPU's kernels are recorded. `rng` seeds
+    torch's generators."""
 
     inputs: TensorRefs
     spec: Spec
     outputs: TensorRefs
     poison: bool
+    rng: int
     kernels: bool = False
 
 

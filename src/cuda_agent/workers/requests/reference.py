@@ -27,11 +27,19 @@ class TaskSpec(WorkerAnswer):
     products: bool
     #: eager at the precision policy isn't eager at PyTorch's flags.
     policy_differs: bool
+    #: names of the operators that draw random numbers.
+    random: Many[str] = ()
     variants: Many[str]
     #: variants far from what the task draws.
     wide_variants: Many[str] = ()
     #: device memory that a call holds at most, inputs and weights included; 0 on the CPU.
     peak_bytes: Count = 0
+
+    @property
+    def seeded(self) -> bool:
+        """Whether `forward` draws random numbers. Reference and candidate have the same generator state before each
+        call."""
+        return bool(self.random)
 
     @property
     def rest_bytes(self) -> int:
@@ -99,8 +107,8 @@ class Expected(WorkerAnswer):
 
 class ExpectedOutputs(WorkerRequest[Expected]):
     """Writes the task's answers to the given inputs: `eager` at PyTorch's flags, `policy` at the precision policy's,
-    `oracle` in float64. `rng` seeds the generators. With `twin`, a second model answers, constructed under that seed,
-    with the same state dict."""
+    `oracle` in float64. `rng` seeds torch's generators before each. With `twin`, a second model answers,
+    constructed under that seed, with the same state dict."""
 
     inputs: TensorRefs
     spec: Spec

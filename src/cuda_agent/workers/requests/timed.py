@@ -56,10 +56,12 @@ class BurstTimes(WorkerAnswer):
 
 
 class RunBurst(WorkerRequest[BurstTimes]):
-    """Times the program on the first slots, one for each spec; None: on all, with the ring's spec."""
+    """Times the program on the first slots, one for each spec; None: on all, with the ring's spec. `rng` seeds torch's
+    generators before the first call."""
 
     program: str
     flush_bytes: int
+    rng: int
     specs: tuple[Spec, ...] | None = None
 
 

@@ -82,3 +82,10 @@ def test_kernels_that_nvcc_registers(tmp_path: Any) -> None:
         "__cudaRegisterEntry(__T1, ((void ( *)(float *))gelu), _Z4geluPf, (-1));}"
     )
     assert Compiled.read([], [stub]).kernels == ("_Z4geluPf", "_ZN51_GLOBAL__N__6950af90_4_a_cu1kILi4EEEvPf")
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_only_a_seeded_task_lets_torch_draw(seeded: bool) -> None:
+    name = "_ZN2at6native54_GLOBAL__N__43distribution_elementwise_grid_stride_kernelIfLi4EE"
+    found = judge_kernels(claim(name), OWN, recordable=True, seeded=seeded)
+    assert bool(found.violations) is not seeded

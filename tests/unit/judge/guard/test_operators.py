@@ -97,3 +97,12 @@ def test_counts_add_up_over_calls() -> None:
     log.note(DispatchRecord(operators={"aten.copy_.default": 1}, intact=True), LOADING)
     assert log.counts == {"aten.empty.memory_format": 4}
     assert log.violations() == ()
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_only_a_seeded_task_lets_forward_draw(seeded: bool) -> None:
+    with recorded() as operators:
+        output = torch.randn(3)
+    log = OperatorLog(Device.CPU, seeded=seeded)
+    log.note(operators.report(), FORWARD, unseen_outputs=operators.unseen([output]))
+    assert bool(log.violations()) is not seeded

@@ -6,7 +6,7 @@ from torch.utils._pytree import tree_leaves
 
 from capture_modules import CASES
 from cuda_agent.core.enums import Precision
-from cuda_agent.workers.inside.task.oracle import eager_at_precision, precision_flags, run_float64
+from cuda_agent.workers.inside.task.oracle import Draws, eager_at_precision, precision_flags, run_float64
 from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model
 from cuda_agent.workers.inside.task.weights import redraw
 
@@ -98,3 +98,22 @@ def test_autocast_policies():
     model, x = torch.nn.Linear(8, 8), [torch.rand(2, 8)]
     assert eager_at_precision(model, x, Precision.BF16).dtype is torch.bfloat16
     assert eager_at_precision(model, x, Precision.TF32).dtype is torch.float32
+
+
+class Drawing(torch.nn.Module):
+    def forward(self, x):
+        noise = torch.empty_like(x).normal_(1.0, 2.0) + torch.rand_like(x)
+        return x * torch.randn(x.shape) + noise + torch.randint(0, 5, x.shape)
+
+
+def test_the_oracle_repeats_eagers_random_numbers():
+    x, draws = torch.rand(64), Draws()
+    with draws:
+        eager = Drawing()(x)
+    oracle = run_float64(Drawing(), [x], draws.drawn)
+    assert oracle.precision == "float64", oracle.reason
+    assert torch.allclose(oracle.value, eager.double(), atol=1e-6)
+
+
+def test_without_eagers_numbers_a_model_that_draws_has_no_wide_oracle():
+    assert run_float64(Drawing(), [torch.rand(64)]).precision == "native"

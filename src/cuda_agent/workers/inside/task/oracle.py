@@ -6,7 +6,7 @@ floating tensor and every dtype argument at the dispatcher, below all of the mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_map
 
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import TaskError
+from cuda_agent.core.graph import DRAWS, base_name
+from cuda_agent.workers.inside.dispatch import Listener
 
 _NARROW = {
     torch.float64: (torch.float16, torch.bfloat16, torch.float32),
@@ -36,8 +38,25 @@ class Oracle:
     reason: str = ""
 
 
-def run_float64(model: Any, inputs: list[Any]) -> Oracle:
-    """Runs `model(*inputs)` in float64 on their device. Neither changes, and integers stay integers.
+class Draws(Listener):
+    """Keeps the random numbers that the calls under this mode draw, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[Any] = []
+
+    def note(self, operator: Any, args: Any, result: Any) -> None:
+        if _draws(operator):
+            self.drawn.append(result.clone())
+
+
+def _draws(operator: Any) -> bool:
+    return base_name(str(operator)) in DRAWS
+
+
+def run_float64(model: Any, inputs: list[Any], drawn: Sequence[Any] = ()) -> Oracle:
+    """Runs `model(*inputs)` in float64 on their device. Neither changes, and integers stay integers. `drawn` are the
+    random numbers that `forward` draws, in order, since a generator draws others in float64.
 
     Where an operator can't be widened, or float64 doesn't fit in memory, it runs in float32 by the same means, without
     TF32. Raises the model's exception when it fails in its own precision too.
@@ -45,7 +64,7 @@ def run_float64(model: Any, inputs: list[Any]) -> Oracle:
     reason = ""
     for target in (torch.float64, torch.float32):
         try:
-            value, narrow = _run_widened(model, inputs, target)
+            value, narrow = _run_widened(model, inputs, target, drawn)
         except Exception as error:  # noqa: BLE001 - task code; an operator without a float64 kernel raises anything
             reason = reason or " ".join(f"{type(error).__name__}: {error}".split())[:200]
             continue
@@ -55,7 +74,7 @@ def run_float64(model: Any, inputs: list[Any]) -> Oracle:
     return Oracle(eager_at_precision(model, inputs, Precision.FP32), "native", reason)
 
 
-def _run_widened(model: Any, inputs: list[Any], target: Any) -> tuple[Any, set[str]]:
+def _run_widened(model: Any, inputs: list[Any], target: Any, drawn: Sequence[Any]) -> tuple[Any, set[str]]:
     """Returns (outputs, names of the operators that returned or changed a type narrower than `target`)."""
 
     def widen(value: Any) -> Any:
@@ -64,7 +83,7 @@ def _run_widened(model: Any, inputs: list[Any], target: Any) -> tuple[Any, set[s
         wide = _wide_dtype(value.dtype, target)
         return value.detach().clone() if wide is None else value.detach().to(wide)
 
-    mode = _Widening(target)
+    mode = _Widening(target, drawn)
     before = torch.get_default_dtype()
     mha = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
@@ -92,9 +111,10 @@ def _wide_dtype(dtype: Any, target: Any) -> Any | None:
 class _Widening(TorchDispatchMode):  # type: ignore[misc]
     """Widens tensor and dtype arguments of every operator. Records in `narrow` the operators that stay narrow."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, drawn: Sequence[Any]) -> None:
         super().__init__()
         self.target = target
+        self._drawn = iter(drawn)
         self.narrow: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,9 +137,14 @@ class _Widening(TorchDispatchMode):  # type: ignore[misc]
             self.narrow.add(str(func))
         if func is torch.ops.aten.view.dtype:
             self.narrow.add(str(func))
-        result = func(*args, **kwargs)
+        result = self._drawn_again(func, args) if _draws(func) else func(*args, **kwargs)
         tree_map(lambda value: self._note(value, func), result)
         return result
+
+    def _drawn_again(self, func: Any, args: Any) -> Any:
+        drawn = next(self._drawn)
+        wide = drawn.to(_wide_dtype(drawn.dtype, self.target) or drawn.dtype)
+        return args[0].copy_(wide) if func._schema.is_mutable else wide.clone()
 
     def _note(self, value: Any, func: Any) -> None:
         if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):

@@ -150,12 +150,17 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
     return TaskError(cause, "Correct the task file", detail=detail)
 
 
-def seed_everything(seed: int) -> None:
-    """Seeds torch (the CPU and every GPU), Python and NumPy."""
+def seed_torch(seed: int) -> None:
+    """Seeds torch's generators (the CPU's and every GPU's)."""
     # torch.manual_seed asks every kind of accelerator, which takes 0.1 ms a draw.
     torch.default_generator.manual_seed(seed)
     if torch.backends.cuda.is_built():
         torch.cuda.manual_seed_all(seed)
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds torch, Python and NumPy."""
+    seed_torch(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
