@@ -68,6 +68,31 @@ def test_what_cannot_be_widened_falls_back():
     assert oracle.value.shape == (8,)
 
 
+class Sums(torch.nn.Module):
+    """Sums in an order of its own, which a candidate needn't take."""
+
+    def forward(self, x):
+        assert x.dtype is torch.float32
+        total = torch.zeros(x.shape[0])
+        for column in x.unbind(1):
+            total = total + column
+        return total
+
+
+def test_below_float64_the_oracle_shows_the_spread_of_rounding_errors():
+    x = torch.randn(64, 2000)
+    oracle, eager = run_float64(Sums(), [x]), Sums()(x)
+    assert oracle.precision == "float32"
+
+    def apart(one, other):
+        return float((one - other).norm() / other.norm())
+
+    spread = apart(eager.double(), oracle.value)
+    assert 1e-7 < spread < 1e-4
+    # An exact sum passes within four times eager's distance.
+    assert apart(x.double().sum(1), oracle.value) < 4 * spread
+
+
 class OnlyNative(torch.nn.Module):
     def forward(self, x):
         assert x.dtype is torch.bfloat16

@@ -6,9 +6,10 @@ floating tensor and every dtype argument at the dispatcher, below all of the mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import DRAWS, base_name
 from cuda_agent.workers.inside.dispatch import Listener
 
+#: evaluations of which an oracle below float64 is the mean.
+_EVALUATIONS = 4
 _NARROW = {
     torch.float64: (torch.float16, torch.bfloat16, torch.float32),
     torch.float32: (torch.float16, torch.bfloat16),
@@ -31,7 +34,8 @@ _COMPLEX = {torch.complex32: torch.complex128, torch.complex64: torch.complex128
 @dataclass(frozen=True)
 class Oracle:
     """`value` holds the outputs, floating ones in `precision`: `float64`, or `float32` where an operator would not
-    widen, or `native` where not even that was possible. `reason` says why it isn't float64."""
+    widen, or `native` where not even that was possible. Below float64 they are means of several evaluations, which are
+    rounded at random. `reason` says why it isn't float64."""
 
     value: Any
     precision: str
@@ -59,7 +63,8 @@ def run_float64(model: Any, inputs: list[Any], drawn: Sequence[Any] = ()) -> Ora
     random numbers that `forward` draws, in order, since a generator draws others in float64.
 
     Where an operator can't be widened, or float64 doesn't fit in memory, it runs in float32 by the same means, without
-    TF32. Raises the model's exception when it fails in its own precision too.
+    TF32. Eager's distance to the mean of evaluations is then the spread of its rounding errors. Raises the model's
+    exception when it fails in its own precision too.
     """
     reason = ""
     for target in (torch.float64, torch.float32):
@@ -68,10 +73,36 @@ def run_float64(model: Any, inputs: list[Any], drawn: Sequence[Any] = ()) -> Ora
         except Exception as error:  # noqa: BLE001 - task code; an operator without a float64 kernel raises anything
             reason = reason or " ".join(f"{type(error).__name__}: {error}".split())[:200]
             continue
-        if not narrow or target is torch.float32:
-            return Oracle(value, str(target).removeprefix("torch."), reason)
+        if not narrow and target is torch.float64:
+            return Oracle(value, "float64")
+        if target is torch.float32:
+            mean = _mean_of_rounded(value, lambda: _run_widened(model, inputs, torch.float32, drawn)[0])
+            return Oracle(mean, "float32", reason)
         reason = f"not widened: {', '.join(sorted(narrow)[:5])}"
-    return Oracle(eager_at_precision(model, inputs, Precision.FP32), "native", reason)
+    again = partial(eager_at_precision, model, inputs, Precision.FP32)
+    value = again()
+    # Without the drawn numbers each evaluation would draw its own.
+    return Oracle(value if drawn else _mean_of_rounded(value, again), "native", reason)
+
+
+def _mean_of_rounded(value: Any, again: Callable[[], Any]) -> Any:
+    """Returns the value with the mean of several randomly rounded evaluations, in float64, for each floating tensor."""
+
+    def is_floating(leaf: Any) -> bool:
+        return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+
+    def floating(values: Any) -> list[Any]:
+        return [leaf.double() for leaf in torch.utils._pytree.tree_leaves(values) if is_floating(leaf)]
+
+    sums = [torch.zeros_like(leaf) for leaf in floating(value)]
+    with torch.no_grad():
+        for seed in range(_EVALUATIONS):
+            with _RandomRounding(seed):
+                rounded = again()
+            for total, leaf in zip(sums, floating(rounded), strict=True):
+                total += leaf / _EVALUATIONS
+    means = iter(sums)
+    return tree_map(lambda leaf: next(means) if is_floating(leaf) else leaf, value)
 
 
 def _run_widened(model: Any, inputs: list[Any], target: Any, drawn: Sequence[Any]) -> tuple[Any, set[str]]:
@@ -106,6 +137,26 @@ def _wide_dtype(dtype: Any, target: Any) -> Any | None:
     if dtype in _NARROW[target]:
         return target
     return _COMPLEX.get(dtype) if target is torch.float64 else None
+
+
+class _RandomRounding(Listener):
+    """Changes each new floating result by up to one unit in its last place at random, as sums in another order would
+    (Monte Carlo arithmetic, Parker 1997)."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self._generators: dict[Any, Any] = {}
+
+    def note(self, operator: Any, args: Any, result: Any) -> None:
+        if any(returned.alias_info is not None for returned in operator._schema.returns):
+            return
+        for leaf in torch.utils._pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+                if leaf.device not in self._generators:
+                    self._generators[leaf.device] = torch.Generator(leaf.device).manual_seed(self._seed)
+                signs = torch.empty_like(leaf).uniform_(-1, 1, generator=self._generators[leaf.device])
+                leaf.addcmul_(leaf, signs, value=torch.finfo(leaf.dtype).eps)
 
 
 class _Widening(TorchDispatchMode):  # type: ignore[misc]
