@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cuda_agent.playbook.lower import Lowering
 from cuda_agent.playbook.operators import (
-    composite,
     elementwise,
+    formulas,
     interpolation,
     losses,
     norms,
@@ -22,7 +22,7 @@ from cuda_agent.playbook.operators import (
 #: operator -> its lowering; the names are those of `lower.operator_name`.
 TABLE: dict[str, Lowering] = {
     **elementwise.TABLE,
-    **composite.TABLE,
+    **formulas.TABLE,
     **views.TABLE,
     **reductions.TABLE,
     **norms.TABLE,
