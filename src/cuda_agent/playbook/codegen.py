@@ -249,6 +249,7 @@ def environment() -> jinja2.Environment:
         finalize=_joined,
     )
     made.filters["cpp_name"] = cpp_name
+    made.globals |= {"decode": decode, "numel": ir.numel}
     return made
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, parameters, storage_type
+from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, parameters, render, storage_type
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.names import cpp_name
@@ -85,6 +85,11 @@ def kernel_step(
     )
 
 
+def printed(template: str, work: Kernel, device: Device, name: str, **values: object) -> str:
+    """Returns the text of a kernel by a template, which also has the values that all templates need."""
+    return render(template, {**common(work, device, name), **values})
+
+
 def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
     """Returns the values that the templates of all kernels need."""
     pointers, _ = launcher(work, device, name, SCRATCH if scratch else ())
@@ -93,6 +98,7 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
     # Pointers that cross as void* get their types.
     casts = [f"auto* {name}_p = static_cast<{type_}>({name});" for type_, name in pairs]
     return {
+        "work": work,
         "name": name,
         "title": f"{made} from {', '.join(map(cpp_name, work.reads)) or 'constants'}",
         "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),
