@@ -249,7 +249,7 @@ def environment() -> jinja2.Environment:
         finalize=_joined,
     )
     made.filters["cpp_name"] = cpp_name
-    made.globals |= {"decode": decode, "numel": ir.numel}
+    made.globals |= {"decode": decode, "numel": ir.numel, "c_types": C_TYPES}
     return made
 
 

@@ -85,8 +85,7 @@ def source(work: Kernel, name: str, found: Tiling) -> str:
         type_, padding = storage_type(work.nodes[at].dtype, Device.CUDA), _padding(work, at)
         tiles.append({"id": at, "type": type_, "padding": padding, "from": lanes.pointer(at)})
         lanes.texts[at] = f"widen(tile{at}[along_at + j][across_at])"
-    return printed(
-        "pointwise/tiled.cu.j2", work, Device.CUDA, name, k=found.across, last=last, tiles=tiles, configs=found.configs,
-        read_width=common_width(coords, work.cols[found.across], found.across), width=lanes.width,
-        others=[k for k in range(last) if k != found.across], **lanes.results(work.stores),
-    )  # fmt: skip
+    read_width = common_width(coords, work.cols[found.across], found.across)
+    values = {"k": found.across, "last": last, "tiles": tiles, "configs": found.configs, "read_width": read_width}
+    texts = lanes.results(work.stores)
+    return printed("pointwise/tiled.cu.j2", work, Device.CUDA, name, width=lanes.width, **values, **texts)

@@ -21,9 +21,12 @@ _LARGE_BYTES = 64 << 20
 SCRATCH = (("void", "scratch"),)
 
 
-def scratch_pointers(values: dict[str, object], sweeps: list[dict[str, Any]], results: int) -> int:
-    """Adds the parameters `parts<k>` for the partial states of each sweep to the values of a template, and the place of
-    the states of so many results in the scratch memory to each sweep. Returns the bytes of this memory."""
+def scratch_pointers(
+    work: Kernel, name: str, sweeps: list[dict[str, Any]], results: int
+) -> tuple[dict[str, object], int]:
+    """Returns the values of a template with parameters `parts<k>` for the partial states of each sweep, and the bytes
+    of the scratch memory. Adds to each sweep the place of its states of so many results in this memory."""
+    values = common(work, Device.CUDA, name, scratch=True)
     names = [f"parts{k}" for k in range(len(sweeps))]
     for key, text in (
         ("parameters", "State{k}* __restrict__ {name}"), ("parameters_plain", "State{k}* {name}"),
@@ -34,7 +37,7 @@ def scratch_pointers(values: dict[str, object], sweeps: list[dict[str, Any]], re
     for sweep in sweeps:
         sweep["offset"] = offset
         offset += -(-results * sweep["state"].bytes // 256) * 256
-    return offset
+    return values, offset
 
 
 def streamed(printer: Printer, stores: Sequence[Store], last: int, place: str) -> dict[str, list[str]]:
