@@ -11,7 +11,6 @@ from cuda_agent.playbook.operators import (
     norms,
     patches,
     polynomials,
-    recurrent,
     reductions,
     scans,
     searches,
@@ -32,6 +31,5 @@ TABLE: dict[str, Lowering] = {
     **interpolation.TABLE,
     **scans.TABLE,
     **searches.TABLE,
-    **recurrent.TABLE,
     **polynomials.TABLE,
 }

@@ -48,7 +48,7 @@ class _Formula:
     known: dict[str, Any]
 
     def value(self, at: ast.expr, name: str | None = None) -> Any:
-        """Adds the value of an expression, as the node's own one where a name is given."""
+        """Adds the value of an expression, rounded to the result's type where a name is given. A name may be empty."""
         match at:
             case ast.Constant():
                 return at.value
@@ -58,6 +58,10 @@ class _Formula:
                 return self.value(at.body if self.value(at.test) else at.orelse, name)
             case ast.Compare(ops=[ast.Is() | ast.IsNot() as kind], left=left):
                 return (self.value(left) is None) == isinstance(kind, ast.Is)
+            case ast.Tuple(elts=parts):
+                return tuple(self.value(part) for part in parts)
+            case ast.Call(func=ast.Name(id="rounded"), args=[part]):
+                return _Name(self.value(part, ""))
             case ast.Call(func=ast.Name(id=op), args=parts):
                 pass
             case ast.Compare(ops=[kind], left=left, comparators=[right]):
@@ -75,14 +79,31 @@ class _Formula:
             raise CantLower(args[0])
         if op == "reduced":
             return reduced(self.b, self.node, *args)
+        if op == "gates":
+            return self._gates(*args)
         if not any(isinstance(arg, _Name) for arg in args) and op in _NUMBERS:
             return _NUMBERS[op](*args)
         dtype = self.b.out(self.node).dtype
         if name is not None:
-            return self.b.pointwise(op, *args, dtype=dtype, name=name)
+            return self.b.pointwise(op, *args, dtype=dtype, name=name or self.b.fresh(self.node.name))
         if op in _TESTS or op in _LOGICAL:
             return _Name(self.b.test(op, *args, at="b" if op in _LOGICAL else ir.compute_type(dtype)))
         return _Name(self.b.pointwise(op, *args, dtype=self.b.internal(dtype)))
+
+    def _gates(self, value: str, bias: str | None, count: int) -> list[_Name]:
+        """Adds the gates of a value [..., count · hidden], with their biases where it has some."""
+        b, dtype = self.b, self.b.inner(value)
+
+        def parts(name: str) -> list[str]:
+            last = b.rank(name) - 1
+            hidden = b.shape_of(name)[last] // count
+            return [b.slice(name, last, place * hidden, hidden, name=b.fresh("gate")) for place in range(count)]
+
+        gates = parts(value)
+        if bias is not None:
+            pairs = zip(gates, parts(bias), strict=True)
+            gates = [b.pointwise("add", gate, part, dtype=dtype) for gate, part in pairs]
+        return [_Name(gate) for gate in gates]
 
 
 def _lowering(text: str) -> Lowering:
@@ -95,16 +116,20 @@ def _lowering(text: str) -> Lowering:
     usual = [ast.literal_eval(default) for default in function.args.defaults]
     usual = [None] * (len(parameters) - len(usual)) + usual
 
-    def lower(b: Builder, node: Node) -> str:
+    def lower(b: Builder, node: Node) -> str | tuple[str | None, ...]:
         formula = _Formula(b, node, {"dtype": b.out(node).dtype})
         for place, (parameter, default) in enumerate(zip(parameters, usual, strict=True)):
             raw = node.argument(place, parameter.arg, default)
             value = b.plain(raw)
             formula.known[parameter.arg] = _Name(value) if isinstance(raw, Ref) else value
         for statement in assignments:
-            assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
-            formula.known[statement.targets[0].id] = formula.value(statement.value)
-        return str(formula.value(result, node.name))
+            assert isinstance(statement, ast.Assign)
+            target, value = statement.targets[0], formula.value(statement.value)
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = value if isinstance(target, ast.Tuple) else [value]
+            formula.known |= {ast.unparse(one): found for one, found in zip(names, values, strict=True)}
+        made: str | tuple[str | None, ...] = formula.value(result, node.name)
+        return made
 
     return lower
 
