@@ -244,7 +244,13 @@ def environment() -> jinja2.Environment:
         finalize=_joined,
     )
     made.filters["cpp_name"] = cpp_name
-    made.globals |= {"decode": decode, "numel": ir.numel, "c_types": C_TYPES}
+    made.globals |= {
+        "decode": decode,
+        "numel": ir.numel,
+        "c_types": C_TYPES,
+        "cpp_name": cpp_name,
+        "contiguous": ir.contiguous,
+    }
     return made
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import (
@@ -182,42 +183,16 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     return Claim(step, frozenset({node.name, result}))
 
 
-def _braces(numbers: list[int] | tuple[int, ...]) -> str:
-    return f"{{{', '.join(map(str, numbers))}}}"
-
-
-def _as_tensor(matrix: Matrix) -> str:
-    """Returns one outer step of the operand as a view of its buffer, for torch's own product."""
-    sizes, strides = [matrix.rows, matrix.columns], [1, matrix.ld] if matrix.transposed else [matrix.ld, 1]
-    if matrix.batch > 1:
-        sizes, strides = [matrix.batch, *sizes], [matrix.batch_stride, *strides]
-    start = f"{matrix.offset} + o * {matrix.outer_stride}LL" if matrix.outer > 1 else str(matrix.offset)
-    return f"{cpp_name(matrix.buffer)}.as_strided({_braces(sizes)}, {_braces(strides)}, {start})"
-
-
 def _cpu_step(node: Node, product: Product) -> Claim:
-    a, b = product.left, product.right
-    sizes = [*([a.batch] if a.batch > 1 else []), product.m, product.n]
-    start = f"o * {a.batch * product.m * product.n}LL" if a.outer > 1 else "0"
-    left, right = _as_tensor(a), _as_tensor(b)
-    shape = f"{_braces(sizes)}, {_braces(ir.contiguous(sizes))}, {start}"
-    lines = [f"at::Tensor result = {cpp_name(node.name)}.as_strided({shape});"]
-    if product.bias is not None:
-        bias = f"{cpp_name(product.bias.buffer)}.as_strided({{{product.n}}}, {{1}}, {product.bias.offset})"
-        if a.batch > 1:
-            lines.append(f"at::baddbmm_out(result, {bias}.as_strided({_braces(sizes)}, {{0, 0, 1}}), {left}, {right});")
-        else:
-            lines.append(f"at::addmm_out(result, {bias}, {left}, {right});")
-    else:
-        lines.append(f"at::{'bmm' if a.batch > 1 else 'mm'}_out(result, {left}, {right});")
-    loop = f"for (int64_t o = 0; o < {a.outer}; ++o) " if a.outer > 1 else ""
+    """torch's own product, for each outer step."""
+    values = {"p": product, "a": product.left, "b": product.right, "out": cpp_name(node.name)}
     step = Step(
         name=f"gemm_{cpp_name(node.name)}",
         inputs=buffers((product.left, product.right, product.bias)),
         outputs=(Buffer(node.name, product.meta),),
         files={},
         declaration="",
-        call="\n".join([f"{loop}{{", *(f"  {line}" for line in lines), "}"]),
+        call=render("gemm/cpu.cpp.j2", values).rstrip(),
         includes=("<ATen/ATen.h>",),
     )
     return Claim(step, frozenset({node.name}))
