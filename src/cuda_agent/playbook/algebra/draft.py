@@ -14,13 +14,19 @@ _WEIGHT_KINDS = frozenset({ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONS
 _STOCHASTIC = ("rand", "bernoulli", "multinomial", "dropout", "normal_functional")
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
-#: a rewrite of one node. It emits new nodes before the node and returns the value that replaces it. It returns None or
-#: raises NoMatch where it doesn't apply.
-Rule = Callable[["Draft", Node], "str | None"]
+#: a rewrite of one node. It emits new nodes before the node and returns the value that replaces it. It raises NoMatch
+#: where it doesn't apply.
+Rule = Callable[["Draft", Node], str]
 
 
 class NoMatch(Exception):
     """The rule doesn't apply to the node."""
+
+
+def refuse(reason: object) -> None:
+    """Raises NoMatch where the reason holds."""
+    if reason:
+        raise NoMatch
 
 
 def tensors(*args: Arg) -> tuple[Ref, ...]:
@@ -215,10 +221,7 @@ def apply(graph: Graph, rules: Sequence[Rule], *, limit: int = 50) -> tuple[Grap
                 if node is None:
                     break
                 with suppress(NoMatch):
-                    value = rule(draft, node)
-                    if value is None:
-                        continue
-                    draft.replace(name, value)
+                    draft.replace(name, rule(draft, node))
                     applied.append(AppliedRule(rule=rule.__name__, node=name))
         if len(applied) == before:
             break
