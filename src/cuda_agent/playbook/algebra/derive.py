@@ -87,7 +87,7 @@ def _frontier(draft: Draft) -> list[str]:
                 continue
             below = draft.node(source)
             while below is not None and _only_addressing(draft, below):
-                source = next(node_refs(below))
+                source = node_refs(below)[0]
                 below = draft.node(source)
             if below is not None and len(below.outputs) == 1 and _worth_deriving(draft, source):
                 found[source] = None

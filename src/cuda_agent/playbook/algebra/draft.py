@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
+from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind, refs
 from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.walk import reached
@@ -47,19 +47,9 @@ def same_layout(a: TensorMeta, b: TensorMeta) -> bool:
     return ir.same_strides(a.shape, a.strides, b.strides)
 
 
-def refs(arg: Arg) -> Iterator[str]:
-    """Yields the names of the values in an argument, nested lists included."""
-    if isinstance(arg, Ref):
-        yield arg.ref
-    elif isinstance(arg, list | tuple):
-        for item in arg:
-            yield from refs(item)
-
-
-def node_refs(node: Node) -> Iterator[str]:
-    """Yields the names of the values that a node reads."""
-    for arg in (*node.args, *node.kwargs.values()):
-        yield from refs(arg)
+def node_refs(node: Node) -> list[str]:
+    """Returns the names of the values that a node reads."""
+    return refs((*node.args, *node.kwargs.values()))
 
 
 def live_nodes(graph: Graph) -> set[str]:
@@ -94,7 +84,7 @@ class Draft:
             self._register(node)
 
     def _register(self, node: Node) -> None:
-        names = list(node_refs(node))
+        names = node_refs(node)
         for name in names:
             self._users.setdefault(name, set()).add(node.name)
         if all(name in self._weights for name in names) and not any(word in node.op for word in _STOCHASTIC):
