@@ -35,6 +35,9 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+_MOST_DEGREE = 16
+
+
 class _Name(str):
     """The name of a value. An argument may be a text too."""
 
@@ -62,6 +65,8 @@ class _Formula:
                 return tuple(self.value(part) for part in parts)
             case ast.Call(func=ast.Name(id="rounded"), args=[part]):
                 return _Name(self.value(part, ""))
+            case ast.Call(func=ast.Name(id="recurrence"), args=[degree, first, following]):
+                return self._recurrence(self.value(degree), first, following)
             case ast.Call(func=ast.Name(id=op), args=parts):
                 pass
             case ast.Compare(ops=[kind], left=left, comparators=[right]):
@@ -89,6 +94,20 @@ class _Formula:
         if op in _TESTS or op in _LOGICAL:
             return _Name(self.b.test(op, *args, at="b" if op in _LOGICAL else ir.compute_type(dtype)))
         return _Name(self.b.pointwise(op, *args, dtype=self.b.internal(dtype)))
+
+    def _recurrence(self, degree: Any, first: ast.expr, following: ast.expr) -> str:
+        """Adds the node's value p_n with p_0 = 1, p_1 = `first`, and p_{k+1} = `following` of k, p_k (`now`) and
+        p_{k-1} (`before`)."""
+        x, known = self.known["x"], self.known
+        if not isinstance(x, _Name) or isinstance(degree, str) or degree != int(degree) or degree > _MOST_DEGREE:
+            raise CantLower(f"has a degree that isn't a number up to {_MOST_DEGREE}")
+        if degree <= 0:
+            constant = self.b.pointwise("copy", float(degree == 0), dtype=self.b.internal(known["dtype"]))
+            return self.b.finish(self.node, self.b.expand(constant, self.b.shape_of(x)))
+        known |= {"before": 1.0, "now": self.value(first)}
+        for known["k"] in range(1, int(degree)):
+            known["before"], known["now"] = known["now"], self.value(following)
+        return self.b.finish(self.node, known["now"])
 
     def _gates(self, value: str, bias: str | None, count: int) -> list[_Name]:
         """Adds the gates of a value [..., count · hidden], with their biases where it has some."""

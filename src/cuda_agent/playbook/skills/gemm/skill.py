@@ -35,14 +35,9 @@ CONFIGS = 17
 _FEW_ROWS = 64
 
 #: the launcher's parameters from `m` to `activation`.
-_NUMBERS = (
-    *(
-        f"long long {name}"
-        for name in ("m", "n", "k", "batch", "lda", "ldb", "ldd", "stride_a", "stride_b", "stride_d")
-    ),
-    *(f"long long {name}" for name in ("outer", "outer_a", "outer_b", "outer_d")),
-    *(f"int {name}" for name in ("transpose_a", "transpose_b", "type", "math", "activation")),
-)
+_SIZES = "m n k batch lda ldb ldd stride_a stride_b stride_d outer outer_a outer_b outer_d"
+_KINDS = "transpose_a transpose_b type math activation"
+_NUMBERS = [f"{kind} {name}" for kind, names in (("long long", _SIZES), ("int", _KINDS)) for name in names.split()]
 
 
 @dataclass(frozen=True)
