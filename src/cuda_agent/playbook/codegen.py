@@ -13,13 +13,13 @@ from pathlib import Path
 import jinja2
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import reached
 from cuda_agent.core.words import word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.walk import reached
 from cuda_agent.workspace.skills import FOLDERS
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind
+from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind, reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.draft import Draft, aten, node_refs
 from cuda_agent.playbook.algebra.match import is_view
-from cuda_agent.playbook.walk import reached
 
 #: cheap per element: a kernel that reads the weight can compute these itself.
 _CHEAP = aten("add.Tensor sub.Tensor mul.Tensor add.Scalar mul.Scalar neg _to_copy to.dtype rsub.Scalar abs relu")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind, refs
+from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind, reached, refs
 from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.walk import reached
 
 _WEIGHT_KINDS = frozenset({ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT})
 _STOCHASTIC = ("rand", "bernoulli", "multinomial", "dropout", "normal_functional")

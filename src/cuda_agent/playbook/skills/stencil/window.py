@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES
 from cuda_agent.playbook.coords import Coord
@@ -14,7 +15,6 @@ from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS
 from cuda_agent.playbook.skills.shared.launchers import printed
 from cuda_agent.playbook.skills.shared.states import reduction
-from cuda_agent.playbook.walk import reached
 
 _KINDS = ("sum", "max", "min")
 BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "b": 1}
