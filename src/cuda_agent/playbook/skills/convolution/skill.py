@@ -11,7 +11,7 @@ from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.geometry import Convolution, read
-from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, readable_windows, windows
+from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, only_reader, readable_windows, windows
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -43,18 +43,13 @@ def geometry_numbers(call: Convolution, precision: Precision, relu: bool, last: 
     return head + [number for axis in axes for number in axis]
 
 
-def _fused_relu(state: PlanState, node: Node) -> Node | None:
-    users = state.users(node.name)
-    alone = len(users) == 1 and not state.is_output(node.name)
-    return users[0] if alone and users[0].op == "aten.relu.default" else None
-
-
 def _cuda_step(state: PlanState, node: Node, call: Convolution, names: list[str]) -> Claim:
     width = 4 if call.result.dtype == "float32" else 2
     views = readable_windows(state, names, lambda view: _is_plain(view, width))
-    relu = _fused_relu(state, node)
-    result = relu.name if relu is not None else node.name
-    numbers = geometry_numbers(call, state.precision, relu is not None)
+    after = only_reader(state, node.name)
+    relu = after is not None and after.op == "aten.relu.default"
+    result = after.name if after is not None and relu else node.name
+    numbers = geometry_numbers(call, state.precision, relu)
     buffer = Buffer(result, ir.contiguous_meta(call.result.shape, call.result.dtype))
     return Claim(_launch(node, numbers, views, width, buffer, CONFIGS), frozenset({node.name, result}))
 

@@ -19,6 +19,7 @@ from cuda_agent.playbook.skills.shared.operands import (
     flat_matrix,
     launch_step,
     matrix_in_memory_order,
+    only_reader,
     plain_copy,
     product_files,
     readable,
@@ -135,15 +136,11 @@ def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product
 
 def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
     """Returns the activation after the product that the library's epilogue computes exactly, and its number."""
-    users = state.users(node.name)
-    if len(users) != 1 or state.is_output(node.name):
-        return None, 0
-    user = users[0]
-    if user.op == "aten.relu.default":
+    user = only_reader(state, node.name)
+    if user is not None and user.op == "aten.relu.default":
         return user, 1
-    if user.op == "aten.gelu.default" and user.kwargs.get("approximate") == "tanh":
-        return user, 2
-    return None, 0
+    is_exact = user is not None and user.op == "aten.gelu.default" and user.kwargs.get("approximate") == "tanh"
+    return (user, 2) if is_exact else (None, 0)
 
 
 def launch_numbers(product: Product, precision: Precision, activation: int) -> list[int]:
