@@ -220,7 +220,12 @@ def tile_bytes(stencil: Stencil, sizes: dict[int, int], multiple: int = 4, shift
 def printed_windows(template: str, stencil: Stencil, device: Device, name: str, **values: object) -> str:
     """Returns the text of a kernel over windows by a template."""
     work, slides = stencil.work, sorted(stencil.slides.values(), key=lambda slide: slide.axis)
-    values |= {"st": stencil, "slides": slides, "axes_tiled": [_tiled(stencil, k) for k in stencil.tiled]}
+    values |= {
+        "st": stencil,
+        "bytes": BYTES,
+        "slides": slides,
+        "axes_tiled": [_tiled(stencil, k) for k in stencil.tiled],
+    }
     reduces = [reduction(work, at, {}) for at in stencil.reduces]
     outer = ir.numel([work.rows[k] for k in stencil.outer])
     return printed(template, work, device, name, reduces=reduces, outer=outer, **values)
