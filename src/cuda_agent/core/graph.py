@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypeAliasType
@@ -64,6 +64,21 @@ def base_name(op: str) -> str:
 
 
 Arg = TypeAliasType("Arg", "bool | int | float | str | Ref | DtypeArg | NonFinite | list[Arg] | None")
+
+
+Item = TypeVar("Item", str, int)
+
+
+def reached(starts: Iterable[Item], following: Callable[[Item], Iterable[Item]]) -> tuple[Item, ...]:
+    """Returns the starts and everything that follows from them, each once, in depth-first order."""
+    found: dict[Item, None] = {}
+    stack = list(starts)
+    while stack:
+        item = stack.pop()
+        if item not in found:
+            found[item] = None
+            stack += following(item)
+    return tuple(found)
 
 
 def refs(arguments: Iterable[Arg]) -> list[str]:

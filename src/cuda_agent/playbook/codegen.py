@@ -13,13 +13,13 @@ from pathlib import Path
 import jinja2
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import reached
 from cuda_agent.core.words import word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.walk import reached
 from cuda_agent.workspace.skills import FOLDERS
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
@@ -31,7 +31,8 @@ _HALVES = {
 }
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/",
-          "modulo": "%"}  # fmt: skip
+          "modulo": "%", "xor": "!="}  # fmt: skip
+_FORMS = {"where": "({} ? {} : {})", "neg": "(-{})", "bitnot": "(~{})"}
 #: rough cost in simple instructions. A value that costs 8 or more is kept rather than recomputed.
 COSTS = {op: int(cost) for op, _, cost in (word.partition(":") for word in word_lists(__file__)["COSTS"])}
 #: functions that are defined in the helper `special`.
@@ -64,16 +65,10 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
     op = expr.op
     if op in _INFIX:
         return f"({args[0]} {_INFIX[op]} {args[1]})"
-    if op == "xor":
-        return f"({args[0]} != {args[1]})"
-    if op == "where":
-        return f"({args[0]} ? {args[1]} : {args[2]})"
-    if op == "neg":
-        return f"(-{args[0]})"
+    if op in _FORMS:
+        return _FORMS[op].format(*args)
     if op == "not":
         return f"(!{args[0]})" if types[0] == "b" else f"({args[0]} == 0)"
-    if op == "bitnot":
-        return f"(~{args[0]})"
     if op == "div" and expr.type in ("i32", "i64"):
         return f"({args[0]} / {args[1]})"
     if op == "cast":
@@ -249,6 +244,13 @@ def environment() -> jinja2.Environment:
         finalize=_joined,
     )
     made.filters["cpp_name"] = cpp_name
+    made.globals |= {
+        "decode": decode,
+        "numel": ir.numel,
+        "c_types": C_TYPES,
+        "cpp_name": cpp_name,
+        "contiguous": ir.contiguous,
+    }
     return made
 
 

@@ -38,6 +38,13 @@ def promote(a: str, b: str) -> str:
     return a if _RANK[a] >= _RANK[b] else b
 
 
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of operands that are broadcast."""
+    rank = max(map(len, shapes), default=0)
+    aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*aligned, strict=True))
+
+
 def numel(shape: Sequence[int]) -> int:
     return math.prod(shape)
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cuda_agent.core.graph import reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Conflict, Coord, Dim, Frame, NeedRoots, NeedSplit, address, delinearise
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.frame import Inliner
-from cuda_agent.playbook.walk import reached
 
 #: the elements of a row from which its reads are fast in any order of the rows.
 _LONG_ROW = 1024

@@ -112,14 +112,7 @@ class Builder:
 
     def shape(self, *args: str | ir.Scalar) -> tuple[int, ...]:
         """Returns the shape to which PyTorch broadcasts the values among the arguments."""
-        result: list[int] = []
-        for arg in args:
-            if isinstance(arg, str):
-                shape = self.values[arg].shape
-                result = [1] * (len(shape) - len(result)) + result
-                for at, size in enumerate(shape, len(result) - len(shape)):
-                    result[at] = size if result[at] == 1 else result[at]
-        return tuple(result)
+        return ir.broadcast(*(self.values[arg].shape for arg in args if isinstance(arg, str)))
 
     def pointwise(
         self, op: str, *args: str | ir.Scalar, dtype: str, at: str | None = None, name: str | None = None

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from cuda_agent.core.graph import reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import COSTS
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Group, Kernel, children
-from cuda_agent.playbook.walk import reached
 
 #: online reduction -> the plain reduction whose result its state holds too.
 _BESIDE = {"expsum": "max", "m2": "sum", "maxplace": "max", "minplace": "min"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
-from cuda_agent.core.graph import Graph, Node, TensorMeta
+from cuda_agent.core.graph import Graph, Node, TensorMeta, reached
 from cuda_agent.playbook import ir, kernel
 from cuda_agent.playbook.algebra.draft import node_refs
 from cuda_agent.playbook.codegen import launcher
@@ -23,7 +23,6 @@ from cuda_agent.playbook.operators.windows import write_out
 from cuda_agent.playbook.passes import recomputed_by_rows
 from cuda_agent.playbook.plan import DEFAULT, Buffer, Claim, DoesNotApply, Options, Skill, Step, StridedView
 from cuda_agent.playbook.registry import skills
-from cuda_agent.playbook.walk import reached
 
 #: a value that is broadcast over this many elements is put into memory instead of being recomputed for each.
 _SPREAD = 8

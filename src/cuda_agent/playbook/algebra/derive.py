@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind
+from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind, reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.draft import Draft, aten, node_refs
 from cuda_agent.playbook.algebra.match import is_view
-from cuda_agent.playbook.walk import reached
 
 #: cheap per element: a kernel that reads the weight can compute these itself.
 _CHEAP = aten("add.Tensor sub.Tensor mul.Tensor add.Scalar mul.Scalar neg _to_copy to.dtype rsub.Scalar abs relu")
@@ -87,7 +86,7 @@ def _frontier(draft: Draft) -> list[str]:
                 continue
             below = draft.node(source)
             while below is not None and _only_addressing(draft, below):
-                source = next(node_refs(below))
+                source = node_refs(below)[0]
                 below = draft.node(source)
             if below is not None and len(below.outputs) == 1 and _worth_deriving(draft, source):
                 found[source] = None

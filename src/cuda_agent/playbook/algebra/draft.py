@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
+from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind, reached, refs
 from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.walk import reached
 
 _WEIGHT_KINDS = frozenset({ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT})
 _STOCHASTIC = ("rand", "bernoulli", "multinomial", "dropout", "normal_functional")
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
-#: a rewrite of one node. It emits new nodes before the node and returns the value that replaces it. It returns None or
-#: raises NoMatch where it doesn't apply.
-Rule = Callable[["Draft", Node], "str | None"]
+#: a rewrite of one node. It emits new nodes before the node and returns the value that replaces it. It raises NoMatch
+#: where it doesn't apply.
+Rule = Callable[["Draft", Node], str]
 
 
 class NoMatch(Exception):
     """The rule doesn't apply to the node."""
+
+
+def refuse(reason: object) -> None:
+    """Raises NoMatch where the reason holds."""
+    if reason:
+        raise NoMatch
 
 
 def tensors(*args: Arg) -> tuple[Ref, ...]:
@@ -41,19 +46,9 @@ def same_layout(a: TensorMeta, b: TensorMeta) -> bool:
     return ir.same_strides(a.shape, a.strides, b.strides)
 
 
-def refs(arg: Arg) -> Iterator[str]:
-    """Yields the names of the values in an argument, nested lists included."""
-    if isinstance(arg, Ref):
-        yield arg.ref
-    elif isinstance(arg, list | tuple):
-        for item in arg:
-            yield from refs(item)
-
-
-def node_refs(node: Node) -> Iterator[str]:
-    """Yields the names of the values that a node reads."""
-    for arg in (*node.args, *node.kwargs.values()):
-        yield from refs(arg)
+def node_refs(node: Node) -> list[str]:
+    """Returns the names of the values that a node reads."""
+    return refs((*node.args, *node.kwargs.values()))
 
 
 def live_nodes(graph: Graph) -> set[str]:
@@ -88,7 +83,7 @@ class Draft:
             self._register(node)
 
     def _register(self, node: Node) -> None:
-        names = list(node_refs(node))
+        names = node_refs(node)
         for name in names:
             self._users.setdefault(name, set()).add(node.name)
         if all(name in self._weights for name in names) and not any(word in node.op for word in _STOCHASTIC):
@@ -215,10 +210,7 @@ def apply(graph: Graph, rules: Sequence[Rule], *, limit: int = 50) -> tuple[Grap
                 if node is None:
                     break
                 with suppress(NoMatch):
-                    value = rule(draft, node)
-                    if value is None:
-                        continue
-                    draft.replace(name, value)
+                    draft.replace(name, rule(draft, node))
                     applied.append(AppliedRule(rule=rule.__name__, node=name))
         if len(applied) == before:
             break

@@ -10,7 +10,7 @@ from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook.algebra import fold, library, lower, products, recurrent, tidy
 from cuda_agent.playbook.algebra.derive import split_derive
-from cuda_agent.playbook.algebra.draft import Draft, Rule, apply
+from cuda_agent.playbook.algebra.draft import Draft, Rule, apply, refuse
 
 RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *recurrent.RULES, *products.RULES, *fold.RULES)
 #: all rules, with the two that only some plans ask for.
@@ -49,7 +49,8 @@ def _sparing(rule: Rule, whole: Callable[[Draft, Node], bool]) -> Rule:
     """Returns the rule for all nodes but these."""
 
     @wraps(rule)
-    def spared(draft: Draft, node: Node) -> str | None:
-        return None if whole(draft, node) else rule(draft, node)
+    def spared(draft: Draft, node: Node) -> str:
+        refuse(whole(draft, node))
+        return rule(draft, node)
 
     return spared

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, DtypeArg, Node, Ref, TensorMeta
 from cuda_agent.playbook.algebra.draft import Draft
-from cuda_agent.playbook.ir import contiguous_meta
-
-_RANK = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
+from cuda_agent.playbook.ir import broadcast, contiguous_meta, promote
 
 
 def integers(arg: Arg) -> tuple[int, ...]:
@@ -21,13 +19,6 @@ def integers(arg: Arg) -> tuple[int, ...]:
     return tuple(int(item) for item in arg if isinstance(item, int))
 
 
-def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape of two operands that are broadcast."""
-    rank = max(len(a), len(b))
-    left, right = (1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b)
-    return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
-
-
 def promoted(draft: Draft, a: Ref, b: Arg) -> str:
     """Returns torch's result type of two floating-point operands. A number or 0-dimensional tensor doesn't promote."""
     first = draft.meta(a)
@@ -36,10 +27,7 @@ def promoted(draft: Draft, a: Ref, b: Arg) -> str:
     second = draft.meta(b)
     if bool(first.shape) != bool(second.shape):
         return first.dtype if first.shape else second.dtype
-    if first.dtype == second.dtype:
-        return first.dtype
-    x, y = _RANK[first.dtype], _RANK[second.dtype]
-    return "float32" if x == y else (first.dtype if x > y else second.dtype)
+    return promote(first.dtype, second.dtype)
 
 
 def binary(draft: Draft, at: Node, op: str, a: Ref, b: Arg) -> Ref:

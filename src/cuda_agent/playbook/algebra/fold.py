@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, is_float
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, is_float, refuse
 from cuda_agent.playbook.algebra.emit import binary, cast, full, reshape, unary, wide
 from cuda_agent.playbook.algebra.match import Layer, Term, as_layer, as_term, channel_size, with_weights
 
@@ -86,12 +86,11 @@ def _after_layer(draft: Draft, node: Node, ops: tuple[str, ...]) -> tuple[Term, 
     return term, layer, vector
 
 
-def fold_scale(draft: Draft, node: Node) -> str | None:
+def fold_scale(draft: Draft, node: Node) -> str:
     """(xWᵀ + b)·s = x(sW)ᵀ + sb for a weight or number s along the output channels of a linear layer or convolution.
     Likewise for division. Each weight is rounded once, which is within the error of the matrix product."""
     term, layer, scale = _after_layer(draft, node, ("mul", "div"))
-    if scale == 0:
-        return None
+    refuse(scale == 0)
     if isinstance(scale, Ref):
         scale = wide(draft, node, scale)
         scale = unary(draft, node, "reciprocal", scale) if term.op == "div" else scale
@@ -101,7 +100,7 @@ def fold_scale(draft: Draft, node: Node) -> str | None:
     return _rebuilt(draft, node, layer, scale, None).ref
 
 
-def fold_shift(draft: Draft, node: Node) -> str | None:
+def fold_shift(draft: Draft, node: Node) -> str:
     """(xWᵀ + b) + t = xWᵀ + (b + t) for a weight or number t along the output channels: one rounding less."""
     term, layer, shift = _after_layer(draft, node, ("add", "sub"))
     if term.op == "sub":
@@ -129,18 +128,17 @@ def _batch_norm(draft: Draft, node: Node) -> tuple[Node, float] | None:
     return call, eps
 
 
-def fold_batch_norm(draft: Draft, node: Node) -> str | None:
+def fold_batch_norm(draft: Draft, node: Node) -> str:
     """In eval mode batch norm is y = s·x + t per channel, with s = γ/√(σ² + ε) and t = β − s·μ from the running
     statistics. After a linear layer or convolution with no other use, s and t are folded into its weight and bias.
     Otherwise one multiplication and one addition per element remain. s and t are computed in float32 at least."""
     found = _batch_norm(draft, node)
     if found is None or node.outputs[0] is None:
-        return None
+        raise NoMatch
     call, eps = found
     x, gamma, beta, mean, variance = call.args[:5]
     assert isinstance(x, Ref) and isinstance(mean, Ref) and isinstance(variance, Ref)
-    if not is_float(draft.meta(x).dtype):
-        return None
+    refuse(not is_float(draft.meta(x).dtype))
     scale = unary(draft, node, "rsqrt", binary(draft, node, "add", wide(draft, node, variance), eps))
     if isinstance(gamma, Ref):
         scale = binary(draft, node, "mul", wide(draft, node, gamma), scale)

@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, is_float, tensors
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, is_float, refuse, tensors
 from cuda_agent.playbook.algebra.emit import binary, cast, integers, linear, matmul, permute, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
 from cuda_agent.playbook.ir import contiguous_meta
@@ -27,18 +27,15 @@ def _masked(draft: Draft, at: Node, scores: Ref, mask: Ref) -> Ref:
     return draft.emit(at, "aten.where.ScalarOther", args, contiguous_meta(meta.shape, meta.dtype))
 
 
-def attention_to_products(draft: Draft, node: Node) -> str | None:
+def attention_to_products(draft: Draft, node: Node) -> str:
     """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v with s = 1/√d, by definition. The two matrix
     products may use tensor cores, which torch's float32 path doesn't. One softmax kernel is between them."""
-    if node.op != "aten.scaled_dot_product_attention.default":
-        return None
+    refuse(node.op != "aten.scaled_dot_product_attention.default")
     q, k, v = tensors(*node.args[:3])
     mask, causal = node.argument(3, "attn_mask"), node.argument(5, "is_causal", False)
     q_shape, k_shape = draft.meta(q).shape, draft.meta(k).shape
-    if node.argument(4, "dropout_p", 0.0) != 0.0 or node.argument(7, "enable_gqa", False) or len(q_shape) < 3:
-        return None
-    if q_shape[:-2] != k_shape[:-2]:
-        return None
+    refuse(node.argument(4, "dropout_p", 0.0) != 0.0 or node.argument(7, "enable_gqa", False) or len(q_shape) < 3)
+    refuse(q_shape[:-2] != k_shape[:-2])
     scale = node.argument(6, "scale")
     factor = scale if isinstance(scale, int | float) else 1.0 / math.sqrt(q_shape[-1])
     rank = len(k_shape)
@@ -74,31 +71,28 @@ def _letters(equation: str, ranks: Sequence[int]) -> tuple[str, str, str] | None
     return terms[0], terms[1], result
 
 
-def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
+def einsum_to_matmul(draft: Draft, node: Node) -> str:
     """An einsum of two operands is one batched matrix product between permutations of dimensions: exact. Each letter
     must be shared by both operands and the result (batch), by both operands (summed), or by one operand and the result.
     Without summed letters, or without letters of one operand only, it is an element-wise product with a sum."""
     if node.op != "aten.einsum.default" or not isinstance(node.args[0], str):
-        return None
+        raise NoMatch
     operands = node.args[1]
     if not isinstance(operands, list | tuple) or len(operands) != 2:
-        return None
+        raise NoMatch
     a, b = tensors(*operands)
-    if not is_float(draft.meta(a).dtype):
-        return None
+    refuse(not is_float(draft.meta(a).dtype))
     letters = _letters(node.args[0], (len(draft.meta(a).shape), len(draft.meta(b).shape)))
     if letters is None:
-        return None
+        raise NoMatch
     left, right, result = letters
     mine, theirs = dict(zip(left, draft.meta(a).shape, strict=True)), dict(zip(right, draft.meta(b).shape, strict=True))
     sizes = mine | theirs
-    if any(sizes[c] != mine[c] for c in left):
-        return None
+    refuse(any(sizes[c] != mine[c] for c in left))
     batch = [c for c in result if c in left and c in right]
     summed = [c for c in left if c in right and c not in result]
     rows, columns = [c for c in result if c not in right], [c for c in result if c not in left]
-    if set(left) != {*batch, *summed, *rows} or set(right) != {*batch, *summed, *columns}:
-        return None
+    refuse(set(left) != {*batch, *summed, *rows} or set(right) != {*batch, *summed, *columns})
 
     def arranged(value: Ref, term: str, groups: tuple[list[str], ...]) -> Ref:
         order = tuple(term.index(c) for group in groups for c in group)
@@ -132,11 +126,10 @@ def _numbers(value: Arg, dims: int, default: int) -> list[int]:
     return found * dims if len(found) == 1 else found
 
 
-def transposed_to_forward(draft: Draft, node: Node) -> str | None:
+def transposed_to_forward(draft: Draft, node: Node) -> str:
     """A transposed convolution of stride 1 is a convolution with the filter mirrored, its channels exchanged and
     padding d·(k − 1) − p: exact. Libraries run forward convolutions faster."""
-    if not CONVOLUTIONS.get(node.op) or not draft.is_weight(node.args[1]):
-        return None
+    refuse(not CONVOLUTIONS.get(node.op) or not draft.is_weight(node.args[1]))
     (x, weight), bias = tensors(*node.args[:2]), node.argument(2, "bias")
     shape = draft.meta(weight).shape
     dims = len(shape) - 2
@@ -146,7 +139,7 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     groups = node.argument(6, "groups", 1)
     around = [step * (size - 1) - pad for size, step, pad in zip(shape[2:], dilation, padding, strict=True)]
     if not isinstance(groups, int) or max(stride) > 1 or max(extra) > 0 or min(around) < 0:
-        return None
+        raise NoMatch
     meta = draft.meta(weight)
     mirrored = draft.emit(
         node, "aten.flip.default", (weight, list(range(2, dims + 2))), contiguous_meta(shape, meta.dtype)
@@ -159,12 +152,11 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     return draft.emit(node, f"aten.conv{dims}d.default", args, contiguous_meta(result.shape, result.dtype)).ref
 
 
-def named_padding(draft: Draft, node: Node) -> str | None:
+def named_padding(draft: Draft, node: Node) -> str:
     """A convolution padded by name (`valid`, `same`) becomes one padded by numbers: exact. Asymmetric padding pads the
     input instead."""
     name, _, form = node.op.removeprefix("aten.").partition(".")
-    if form != "padding" or name not in ("conv1d", "conv2d", "conv3d"):
-        return None
+    refuse(form != "padding" or name not in ("conv1d", "conv2d", "conv3d"))
     (x, weight), bias = tensors(*node.args[:2]), node.argument(2, "bias")
     shape, meta = draft.meta(weight).shape, draft.meta(x)
     dims = len(shape) - 2
@@ -182,11 +174,10 @@ def named_padding(draft: Draft, node: Node) -> str | None:
     return draft.emit(node, f"aten.{name}.default", args, contiguous_meta(result.shape, result.dtype)).ref
 
 
-def time_first_to_forward(draft: Draft, node: Node) -> str | None:
+def time_first_to_forward(draft: Draft, node: Node) -> str:
     """conv_tbc(x, w, b, pad) over x [steps, batch, channels] with w [taps, channels, filters] is a 1-D convolution
     between permutations of dimensions: exact."""
-    if node.op != "aten.conv_tbc.default":
-        return None
+    refuse(node.op != "aten.conv_tbc.default")
     (x, weight), bias = tensors(*node.args[:2]), node.args[2]
     padding = node.argument(3, "pad", 0)
     signal = permute(draft, node, x, (1, 2, 0))
@@ -197,7 +188,7 @@ def time_first_to_forward(draft: Draft, node: Node) -> str | None:
     return permute(draft, node, draft.emit(node, "aten.conv1d.default", args, meta), (2, 0, 1)).ref
 
 
-def bilinear_to_product(draft: Draft, node: Node) -> str | None:
+def bilinear_to_product(draft: Draft, node: Node) -> str:
     """y[b, o] = Σ_ij x1[b, i] W[o, i, j] x2[b, j] is the product of x2 with all matrices of W side by side, then a dot
     product with x1: exact."""
     bias: Arg = None
@@ -207,7 +198,7 @@ def bilinear_to_product(draft: Draft, node: Node) -> str | None:
         x1, x2, weight = node.args[:3]
         bias = node.argument(3, "bias")
     else:
-        return None
+        raise NoMatch
     x1, weight, x2 = tensors(x1, weight, x2)
     meta = draft.meta(node.name)
     (*lead, out), (_, size, other), dtype = meta.shape, draft.meta(weight).shape, meta.dtype

@@ -9,14 +9,9 @@ from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, NoMatch, aten, is_float, tensors
 from cuda_agent.playbook.algebra.emit import integers
 
-CONVOLUTIONS = {
-    "aten.conv1d.default": False,
-    "aten.conv2d.default": False,
-    "aten.conv3d.default": False,
-    "aten.conv_transpose1d.default": True,
-    "aten.conv_transpose2d.input": True,
-    "aten.conv_transpose3d.input": True,
-}
+_TRANSPOSED = aten("conv_transpose1d conv_transpose2d.input conv_transpose3d.input")
+#: operator of a convolution -> whether it is transposed.
+CONVOLUTIONS = {op: op in _TRANSPOSED for op in aten("conv1d conv2d conv3d") | _TRANSPOSED}
 _VIEWS = aten(
     "t permute transpose.int view reshape _unsafe_view unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor "
     "select.int detach alias numpy_T flatten.using_ints unflatten.int expand_as"

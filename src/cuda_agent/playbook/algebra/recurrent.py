@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, refuse
 from cuda_agent.playbook.algebra.emit import linear
 from cuda_agent.playbook.ir import contiguous_meta
 
@@ -14,7 +14,7 @@ LAYERS = {"aten.lstm.input": ("recurrent.lstm", 4), "aten.gru.input": ("recurren
           "aten.rnn_tanh.input": ("recurrent.tanh", 1), "aten.rnn_relu.input": ("recurrent.relu", 1)}  # fmt: skip
 
 
-def layers_of_networks(draft: Draft, node: Node) -> str | None:
+def layers_of_networks(draft: Draft, node: Node) -> str:
     """lstm, gru and rnn over x [steps, batch, ·] (or batch first) become, for every layer, one product x·W_ihᵀ + b_ih
     for all steps and both directions, and a node `recurrent.*`:
 
@@ -22,17 +22,15 @@ def layers_of_networks(draft: Draft, node: Node) -> str | None:
     [directions, batch, hidden] or None for zeros, c₀ or None, directions, batch first) -> states [steps, batch,
     directions · hidden], hₙ [directions, batch, hidden], cₙ of an LSTM
     """
-    if node.op not in LAYERS or any(user.op != "getitem" for user in draft.users(node.name)):
-        return None
+    refuse(node.op not in LAYERS or any(user.op != "getitem" for user in draft.users(node.name)))
     op, gates = LAYERS[node.op]
     x, given, weights = node.args[:3]
     biased, layers, directions = bool(node.args[3]), int(str(node.args[4])), 2 if node.args[7] else 1
     starts = list(given) if isinstance(given, list | tuple) else [given]
     each = 4 if biased else 2
     if not isinstance(x, Ref) or not isinstance(weights, list | tuple) or len(weights) != layers * directions * each:
-        return None
-    if (node.args[6] and node.args[5]) or draft.meta(x).dtype != "float32" or 0 in draft.meta(x).shape:
-        return None
+        raise NoMatch
+    refuse((node.args[6] and node.args[5]) or draft.meta(x).dtype != "float32" or 0 in draft.meta(x).shape)
     batch_first = bool(node.args[8])
     ends: list[tuple[Ref, ...]] = []
     for layer in range(layers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout, tensors
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, is_float, refuse, same_layout, tensors
 from cuda_agent.playbook.algebra.emit import binary, integers, linear, matmul, permute, reduce, reshape, transpose
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
 from cuda_agent.playbook.ir import contiguous_meta
@@ -16,91 +16,85 @@ _BINARY = aten("mul.Tensor add.Tensor div.Tensor sub.Tensor")
 _RESHAPES = aten("view reshape _unsafe_view")
 
 
-def drop_copy(draft: Draft, node: Node) -> str | None:
+def drop_copy(draft: Draft, node: Node) -> str:
     """clone(x) = contiguous(x) = dropout(x, training=False) = x, x.to(its own type) = x: exact. A copy of an input
     that the graph returns stays, since a result must not share memory with an input."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Ref) or len(node.outputs) != 1 or node.outputs[0] is None:
-        return None
+        raise NoMatch
     before, after = draft.meta(source), node.outputs[0]
     same = before.shape == after.shape and before.dtype == after.dtype and same_layout(before, after)
     identity = node.op in _COPIES or node.op in _CASTS or node.op in _RESHAPES or node.op == "aten.expand.default"
     if node.op in ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"):
         identity = node.argument(2, "train") is False
-    if not identity or not same or (node.name in draft.outputs and source.ref in draft.inputs):
-        return None
+    refuse(not identity or not same or (node.name in draft.outputs and source.ref in draft.inputs))
     return source.ref
 
 
-def constant_operand(draft: Draft, node: Node) -> str | None:
+def constant_operand(draft: Draft, node: Node) -> str:
     """x ∘ c with a one-element constant tensor c is x ∘ number, for mul, add, div, sub: exact, since the constant has
     been rounded to its type already. The result must have x's type."""
-    if len(node.args) < 2 or node.op not in _BINARY:
-        return None
+    refuse(len(node.args) < 2 or node.op not in _BINARY)
     a, b = node.args[0], node.args[1]
     if node.op in ("aten.mul.Tensor", "aten.add.Tensor") and draft.literal(a) is not None and not node.kwargs:
         a, b = b, a
     value = draft.literal(b)
     meta = node.outputs[0]
     if not isinstance(a, Ref) or not isinstance(b, Ref) or value is None or meta is None or not math.isfinite(value):
-        return None
-    if draft.meta(a).dtype != meta.dtype or draft.meta(a).shape != meta.shape or not is_float(meta.dtype):
-        return None
+        raise NoMatch
+    refuse(draft.meta(a).dtype != meta.dtype or draft.meta(a).shape != meta.shape or not is_float(meta.dtype))
     return draft.emit(node, node.op, (a, value), meta, dict(node.kwargs)).ref
 
 
-def merge_scalars(draft: Draft, node: Node) -> str | None:
+def merge_scalars(draft: Draft, node: Node) -> str:
     """(x·a)·b = x·(ab), (x/a)·b = x·(b/a), (x + a) + b = x + (a + b), and the like; x·1 = x/1 = x + 0 = x. This saves
     one rounding. The merged number is computed in float64 and must neither overflow nor vanish."""
     outer = as_term(draft, node)
-    if draft.meta(outer.x).dtype != draft.meta(node.name).dtype:
-        return None
+    refuse(draft.meta(outer.x).dtype != draft.meta(node.name).dtype)
     value = draft.literal(outer.other)
     if value is None or isinstance(outer.other, Ref):
-        return None
+        raise NoMatch
     if value == (1 if outer.op in ("mul", "div") else 0) and node.name not in draft.outputs:
         return outer.x.ref
     inner = as_term(draft, draft.node(outer.x))
     if isinstance(inner.other, Ref) or draft.uses(outer.x.ref) != 1:
-        return None
+        raise NoMatch
     first = draft.literal(inner.other)
     if first is None or draft.meta(inner.x).dtype != draft.meta(outer.x).dtype:
-        return None
+        raise NoMatch
     if outer.op in ("mul", "div") and inner.op in ("mul", "div"):
         factor = (first if inner.op == "mul" else 1 / first if first else math.inf) * 1.0
         merged = factor * value if outer.op == "mul" else factor / value if value else math.inf
         if not 1e-30 < abs(merged) < 1e30:
-            return None
+            raise NoMatch
         return binary(draft, node, "mul", inner.x, merged).ref
     if outer.op in ("add", "sub") and inner.op in ("add", "sub"):
         total = (first if inner.op == "add" else -first) + (value if outer.op == "add" else -value)
         return binary(draft, node, "add", inner.x, float(total)).ref
-    return None
+    raise NoMatch
 
 
-def single_element_reduction(draft: Draft, node: Node) -> str | None:
+def single_element_reduction(draft: Draft, node: Node) -> str:
     """A sum, mean, product, maximum, minimum or log-sum-exp over dimensions of size 1 is its operand, reshaped:
     exact."""
     name = node.op.removeprefix("aten.").split(".")[0]
     if name not in ("sum", "mean", "prod", "amax", "amin", "logsumexp") or not isinstance(node.args[0], Ref):
-        return None
+        raise NoMatch
     meta, source = node.outputs[0], draft.meta(node.args[0])
     if meta is None or meta.dtype != source.dtype or meta.numel != source.numel or node.name in draft.outputs:
-        return None
+        raise NoMatch
     dims = integers(node.argument(1, "dim")) if not node.op.endswith("sum.default") else ()
     dims = dims or tuple(range(len(source.shape)))
-    if any(source.shape[dim] != 1 for dim in dims):
-        return None
+    refuse(any(source.shape[dim] != 1 for dim in dims))
     return reshape(draft, node, node.args[0], meta.shape).ref
 
 
-def merge_reductions(draft: Draft, node: Node) -> str | None:
+def merge_reductions(draft: Draft, node: Node) -> str:
     """The sum over b of (sum over a of x) is the sum over a and b of x. Likewise for means, whose groups have equal
     sizes. Only the order of summation changes."""
     outer = as_reduction(draft, node)
     inner = as_reduction(draft, draft.node(outer.x))
-    if inner.op != outer.op or draft.uses(outer.x.ref) != 1:
-        return None
+    refuse(inner.op != outer.op or draft.uses(outer.x.ref) != 1)
     rank = len(draft.meta(inner.x).shape)
     kept = list(range(rank)) if inner.keepdim else [dim for dim in range(rank) if dim not in inner.dims]
     dims = sorted({*inner.dims, *(kept[dim] for dim in outer.dims)})
@@ -108,19 +102,20 @@ def merge_reductions(draft: Draft, node: Node) -> str | None:
     return reshape(draft, node, merged, draft.meta(node.name).shape).ref
 
 
-def double_transpose(draft: Draft, node: Node) -> str | None:
+def double_transpose(draft: Draft, node: Node) -> str:
     """(xᵀ)ᵀ = x: exact."""
-    if (inner := _matrix_transposed(draft, node)) is None:
-        return None
-    source = _matrix_transposed(draft, draft.node(inner))
-    return source.ref if source is not None and node.name not in draft.outputs else None
+    inner = _matrix_transposed(draft, node)
+    source = None if inner is None else _matrix_transposed(draft, draft.node(inner))
+    if source is None or node.name in draft.outputs:
+        raise NoMatch
+    return source.ref
 
 
-def merge_reshapes(draft: Draft, node: Node) -> str | None:
+def merge_reshapes(draft: Draft, node: Node) -> str:
     """reshape(reshape(x)) = reshape(x): exact."""
     inner = draft.node(node.args[0]) if node.args else None
     if node.op not in _RESHAPES or inner is None or inner.op not in _RESHAPES or not isinstance(inner.args[0], Ref):
-        return None
+        raise NoMatch
     meta = node.outputs[0]
     assert meta is not None
     return draft.emit(node, "aten.reshape.default", (inner.args[0], list(meta.shape)), meta).ref
@@ -144,40 +139,38 @@ def _transposed(draft: Draft, at: Node, value: Ref) -> Ref:
     return inner if inner is not None else transpose(draft, at, value)
 
 
-def product_to_linear(draft: Draft, node: Node) -> str | None:
+def product_to_linear(draft: Draft, node: Node) -> str:
     """x·B = linear(x, Bᵀ) and addmm(c, x, B) = linear(x, Bᵀ, c) for a matrix B: exact. A c that isn't a vector is added
     afterwards."""
     bias = None
     if node.op == "aten.addmm.default":
         bias, x, right = node.args[:3]
         if any(node.argument(3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))):
-            return None
+            raise NoMatch
     elif node.op in ("aten.mm.default", "aten.matmul.default"):
         x, right = node.args[:2]
     else:
-        return None
+        raise NoMatch
     x, right = tensors(x, right)
-    if not is_float(draft.meta(x).dtype) or len(draft.meta(right).shape) != 2 or len(draft.meta(x).shape) < 2:
-        return None
+    refuse(not is_float(draft.meta(x).dtype) or len(draft.meta(right).shape) != 2 or len(draft.meta(x).shape) < 2)
     weight = _transposed(draft, node, right)
     if isinstance(bias, Ref) and draft.meta(bias).shape != draft.meta(weight).shape[:1]:
         return binary(draft, node, "add", linear(draft, node, x, weight, None), bias).ref
     return linear(draft, node, x, weight, bias).ref
 
 
-def added_product(draft: Draft, node: Node) -> str | None:
+def added_product(draft: Draft, node: Node) -> str:
     """addmm, baddbmm, addmv and addbmm of (c, A, B) are beta·c + alpha·A·B: exact up to one rounding. addbmm also sums
     over the batch."""
     name = node.op.removeprefix("aten.").removesuffix(".default")
     if name not in ("addmm", "baddbmm", "addmv", "addbmm"):
-        return None
+        raise NoMatch
     factors = [node.argument(3 + place, word, 1) for place, word in enumerate(("beta", "alpha"))]
     beta, alpha = factors
-    if name == "addmm" and factors == [1, 1]:
-        return None
+    refuse(name == "addmm" and factors == [1, 1])
     c, a, b = tensors(*node.args[:3])
     if not is_float(draft.meta(a).dtype) or not all(isinstance(factor, int | float) for factor in factors):
-        return None
+        raise NoMatch
     if name == "addmv":
         b = reshape(draft, node, b, (*draft.meta(b).shape, 1))
     product = _product_over_batch(draft, node, a, b) if name == "addbmm" else matmul(draft, node, a, b)
@@ -186,31 +179,31 @@ def added_product(draft: Draft, node: Node) -> str | None:
     product = product if alpha == 1 else binary(draft, node, "mul", product, alpha)
     if beta == 0:
         # With beta 0, PyTorch ignores even NaN in c.
-        meta = draft.meta(node.name)
-        return product.ref if draft.meta(product).shape == meta.shape else None
+        refuse(draft.meta(product).shape != draft.meta(node.name).shape)
+        return product.ref
     return binary(draft, node, "add", product, c if beta == 1 else binary(draft, node, "mul", c, beta)).ref
 
 
-def constant_places(draft: Draft, node: Node) -> str | None:
+def constant_places(draft: Draft, node: Node) -> str:
     """x[i₀, i₁, …] along one dimension with constant, equally spaced indices is a slice, reversed or not. With all
     indices in cyclic order it is a rotation of x. Exact."""
     found = _picked(draft, node)
     if found is None or node.name in draft.outputs:
-        return None
+        raise NoMatch
     x, dim, places = found
     size, meta = draft.meta(x).shape[dim], node.outputs[0]
     places = tuple(place + size if place < 0 else place for place in places)
     first, last = places[0], places[-1]
     apart = places[1] - first if len(places) > 1 else 1
     if meta is None or not all(0 <= place < size for place in places):
-        return None
+        raise NoMatch
     if apart and places == tuple(range(first, last + (1 if apart > 0 else -1), apart)):
         args = (x, dim, min(first, last), max(first, last) + 1, abs(apart))
         part = draft.emit(node, "aten.slice.Tensor", args, contiguous_meta(meta.shape, meta.dtype))
         return part.ref if apart > 0 else _moved(draft, node, "aten.flip.default", (part, [dim]))
     if places == tuple((first + at) % size for at in range(size)):
         return _moved(draft, node, "aten.roll.default", (x, [-first], [dim]))
-    return None
+    raise NoMatch
 
 
 def _moved(draft: Draft, node: Node, op: str, args: tuple[Arg, ...]) -> str:

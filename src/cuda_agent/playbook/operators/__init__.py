@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from cuda_agent.playbook.lower import Lowering
-from cuda_agent.playbook.operators import (
-    composite,
-    elementwise,
-    interpolation,
-    losses,
-    norms,
-    patches,
-    polynomials,
-    recurrent,
-    reductions,
-    scans,
-    searches,
-    views,
-    windows,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-#: operator -> its lowering; the names are those of `lower.operator_name`.
-TABLE: dict[str, Lowering] = {
-    **elementwise.TABLE,
-    **composite.TABLE,
-    **views.TABLE,
-    **reductions.TABLE,
-    **norms.TABLE,
-    **losses.TABLE,
-    **windows.TABLE,
-    **patches.TABLE,
-    **interpolation.TABLE,
-    **scans.TABLE,
-    **searches.TABLE,
-    **recurrent.TABLE,
-    **polynomials.TABLE,
-}
+from cuda_agent.playbook.lower import Lowering
+
+#: operator -> its lowering; the names are those of `lower.operator_name`. Every module here has a part of it.
+TABLE: dict[str, Lowering] = {}
+for _module in iter_modules(__path__):
+    TABLE |= import_module(f"{__name__}.{_module.name}").TABLE

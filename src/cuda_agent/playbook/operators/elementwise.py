@@ -9,7 +9,7 @@ from typing import Any
 from cuda_agent.core.graph import Node
 from cuda_agent.core.words import word_lists
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, Lowering
 
 
 def _named(family: str, lowering: Callable[[str], Lowering]) -> dict[str, Lowering]:
@@ -63,18 +63,8 @@ def _unary(op: str) -> Lowering:
     return lower
 
 
-def _binary(op: str, other: str = "other") -> Lowering:
-    return lambda b, node: b.result(node, op, b.arg(node, 0), b.arg(node, 1, other))
-
-
-def _with_numbers(op: str, **defaults: float) -> Lowering:
-    """Lowers an operator whose tensor is followed by numbers, given as their names and defaults."""
-
-    def lower(b: Builder, node: Node) -> str:
-        numbers = (float(b.arg(node, at, *pair)) for at, pair in enumerate(defaults.items(), 1))
-        return b.result(node, op, b.arg(node, 0), *numbers)
-
-    return lower
+def _binary(op: str) -> Lowering:
+    return lambda b, node: b.result(node, op, b.arg(node, 0), b.arg(node, 1, "other"))
 
 
 def _compare(op: str) -> Lowering:
@@ -97,25 +87,6 @@ def _bitwise(op: str) -> Lowering:
     return lower
 
 
-def _scaled(b: Builder, node: Node, x: Any, alpha: Any) -> Any:
-    if alpha in (1, None):
-        return x
-    return b.pointwise("mul", x, alpha, dtype=b.internal(b.out(node).dtype)) if isinstance(x, str) else x * alpha
-
-
-def add(b: Builder, node: Node) -> str:
-    x, y, alpha = *b.args(node, 0, 1), b.arg(node, 2, "alpha", 1)
-    if b.out(node).dtype == "bool":
-        return b.result(node, "or", x, y)
-    return b.result(node, "add", x, _scaled(b, node, y, alpha))
-
-
-def sub(b: Builder, node: Node) -> str:
-    """Lowers sub and rsub."""
-    x, y = b.args(node, *((1, 0) if "rsub" in node.op else (0, 1)))
-    return b.result(node, "sub", x, _scaled(b, node, y, b.arg(node, 2, "alpha", 1)))
-
-
 def div(b: Builder, node: Node) -> str:
     dtype, mode = b.out(node).dtype, b.arg(node, 9, "rounding_mode")
     x, y = b.args(node, 0, 1)
@@ -128,13 +99,6 @@ def div(b: Builder, node: Node) -> str:
     if mode is not None and ir.compute_type(dtype) in ("f32", "f64"):
         return b.result(node, "trunc", b.pointwise("div", x, y, dtype=b.internal(dtype)))
     return b.result(node, "div", x, y)
-
-
-def nextafter(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    if b.internal(dtype) != dtype:
-        raise CantLower("neighbours of half precision")
-    return b.result(node, "nextafter", *b.args(node, 0, 1))
 
 
 def power(b: Builder, node: Node) -> str:
@@ -159,11 +123,6 @@ def power(b: Builder, node: Node) -> str:
     return b.result(node, "pow", x, y)
 
 
-def gelu(b: Builder, node: Node) -> str:
-    op = "gelu_tanh" if b.arg(node, 1, "approximate", "none") == "tanh" else "gelu"
-    return b.result(node, op, b.arg(node, 0))
-
-
 def prelu(b: Builder, node: Node) -> str:
     x, weight = b.args(node, 0, 1)
     if b.rank(weight) and b.rank(x) > 1:
@@ -171,87 +130,18 @@ def prelu(b: Builder, node: Node) -> str:
     return b.result(node, "leaky_relu", x, weight)
 
 
-def elu(b: Builder, node: Node) -> str:
-    alpha, scale, inner = (float(b.arg(node, i, n, 1.0)) for i, n in ((1, "alpha"), (2, "scale"), (3, "input_scale")))
-    return b.result(node, "elu", b.arg(node, 0), alpha * scale, scale, inner)
-
-
-def celu(b: Builder, node: Node) -> str:
-    alpha = float(b.arg(node, 1, "alpha", 1.0))
-    return b.result(node, "elu", b.arg(node, 0), alpha, 1.0, 1.0 / alpha)
-
-
-def heaviside(b: Builder, node: Node) -> str:
-    """Lowers heaviside: 1 above zero, 0 below, the second operand at zero."""
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
-    above, zero = (b.test(op, x, 0, at=ir.compute_type(dtype)) for op in ("gt", "eq"))
-    step = b.pointwise("where", above, 1.0, 0.0, dtype=dtype)
-    return b.result(node, "where", zero, b.arg(node, 1), step)
-
-
-def ldexp(b: Builder, node: Node) -> str:
-    factor = b.pointwise("exp2", b.arg(node, 1), dtype=b.internal(b.out(node).dtype))
-    return b.result(node, "mul", b.arg(node, 0), factor)
-
-
-def polygamma(b: Builder, node: Node) -> str:
-    """Lowers polygamma, whose first argument is the derivative's order."""
-    return b.result(node, "polygamma", b.arg(node, 1), float(b.arg(node, 0)))
-
-
-def clamp(b: Builder, node: Node) -> str:
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
-    low, high = b.arg(node, 1, "min"), b.arg(node, 2, "max")
-    if low is not None:
-        x = b.pointwise("maximum", x, low, dtype=dtype, name=None if high is not None else node.name)
-    return b.result(node, "minimum", x, high) if high is not None else str(x)
-
-
-def hardtanh(b: Builder, node: Node) -> str:
-    dtype, low, high = b.out(node).dtype, b.arg(node, 1, "min_val", -1.0), b.arg(node, 2, "max_val", 1.0)
-    return b.result(node, "minimum", b.pointwise("maximum", b.arg(node, 0), low, dtype=dtype), high)
-
-
-def threshold(b: Builder, node: Node) -> str:
-    x, least, other = b.args(node, 0, 1, 2)
-    return b.result(node, "where", b.test("gt", x, least, at=ir.compute_type(b.out(node).dtype)), x, other)
-
-
-def where(b: Builder, node: Node) -> str:
-    if len(node.args) < 3:
-        raise CantLower("depends on the data's count")
-    return b.result(node, "where", *b.args(node, 0, 1, 2))
-
-
 def masked_fill(b: Builder, node: Node) -> str:
     x, mask, value = b.args(node, 0, 1, 2)
     return b.finish(node, b.pointwise("where", mask, value, x, dtype=b.out(node).dtype))
 
 
-def addcmul(b: Builder, node: Node) -> str:
-    """Lowers addcmul and addcdiv."""
-    op = "div" if "addcdiv" in node.op else "mul"
-    product = b.pointwise(op, *b.args(node, 1, 2), dtype=b.internal(b.out(node).dtype))
-    return b.result(node, "add", b.arg(node, 0), _scaled(b, node, product, b.arg(node, 3, "value", 1)))
-
-
-def to(b: Builder, node: Node) -> str:
-    return b.cast(b.arg(node, 0), b.out(node).dtype, node.name)
-
-
-def alias(b: Builder, node: Node) -> str:
-    return str(b.arg(node, 0))
-
-
-def layout_copy(b: Builder, node: Node) -> str:
-    """Lowers the algebra's `layout.copy`: a copy in the strides of the node's result."""
-    return b.result(node, "copy", b.arg(node, 0))
-
-
-def dropout(b: Builder, node: Node) -> str:
-    if b.arg(node, 2, "train", False):
-        raise CantLower("is stochastic")
-    return str(b.arg(node, 0))
+def glu(b: Builder, node: Node) -> str:
+    x, meta = b.arg(node, 0), b.out(node)
+    dim = b.arg(node, 1, "dim", -1) % b.rank(x)
+    size = meta.shape[dim]
+    gate = b.slice(x, dim, size, size, name=b.fresh("half"))
+    gate = b.pointwise("sigmoid", gate, dtype=b.internal(meta.dtype))
+    return b.result(node, "mul", b.slice(x, dim, 0, size, name=b.fresh("half")), gate)
 
 
 def ignore(b: Builder, node: Node) -> None:
@@ -261,13 +151,6 @@ def ignore(b: Builder, node: Node) -> None:
 TABLE: dict[str, Lowering] = {
     **_named("UNARY", _unary), **_named("COMPARISONS", _compare), **_named("LOGICAL", _logical),
     **_named("BITWISE", _bitwise), **_named("BINARY", _binary),
-    "nextafter": nextafter, "add": add, "sub": sub, "subtract": sub, "rsub": sub, "div": div, "divide": div,
-    "true_divide": div, "pow": power, "gelu": gelu, "leaky_relu": _with_numbers("leaky_relu", negative_slope=0.01),
-    "prelu": prelu, "elu": elu, "celu": celu, "softplus": _with_numbers("softplus", beta=1.0, threshold=20.0),
-    "clamp": clamp, "clip": clamp, "clamp_min": _binary("maximum", "min"), "clamp_max": _binary("minimum", "max"),
-    "hardtanh": hardtanh, "threshold": threshold, "where": where, "heaviside": heaviside,
-    "ldexp": ldexp, "polygamma": polygamma, "masked_fill": masked_fill, "addcmul": addcmul,
-    "addcdiv": addcmul, "to": to, "_to_copy": to, "type_as": to, "clone": alias, "contiguous": alias, "detach": alias,
-    "alias": alias, "lift_fresh_copy": alias, "lift_fresh": alias, "dropout": dropout, "feature_dropout": dropout,
-    "_assert_tensor_metadata": ignore, "layout.copy": layout_copy,
+    "div": div, "divide": div, "true_divide": div, "pow": power, "prelu": prelu, "masked_fill": masked_fill, "glu": glu,
+    "_assert_tensor_metadata": ignore,
 }  # fmt: skip

@@ -10,9 +10,9 @@ from cuda_agent.playbook.operators.reductions import log_sum_exp, mean_of
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 
 
-def _reduced(b: Builder, node: Node, x: str, position: int) -> str:
-    """Adds the loss's result, reduced as the argument at this position says."""
-    how = _REDUCTIONS[int(b.arg(node, position, "reduction", 1))]
+def reduced(b: Builder, node: Node, x: str, reduction: int) -> str:
+    """Adds the loss's result: each element, the mean or the sum."""
+    how = _REDUCTIONS[reduction]
     dims = tuple(range(b.rank(x)))
     if how == "mean":
         x = mean_of(b, x, dims, keep=False)
@@ -62,7 +62,7 @@ def cross_entropy(b: Builder, node: Node) -> str:
     dim = 0 if b.rank(x) == 1 else 1
     op = b.typed(b.inner(x))
     if b.values[target].dtype in ir.FLOAT_DTYPES:
-        return _reduced(b, node, _expected_loss(b, x, target, dim, smoothing), 3)
+        return reduced(b, node, _expected_loss(b, x, target, dim, smoothing), how)
     lse = log_sum_exp(b, x, (dim,), keep=False)
     picked, keep = _picked(b, x, target, ignore)
     score = op("sub", picked, lse)
@@ -89,67 +89,6 @@ def nll_loss(b: Builder, node: Node) -> str | tuple[str | None, ...]:
     return _mean_of_kept(b, node, *_picked(b, x, target, ignore), how)
 
 
-def _gap_loss(op: str) -> Lowering:
-    """Lowers mse_loss and l1_loss."""
-
-    def lower(b: Builder, node: Node) -> str:
-        inner = b.typed(b.internal(b.out(node).dtype))
-        return _reduced(b, node, inner(op, inner("sub", *b.args(node, 0, 1))), 2)
-
-    return lower
-
-
-def smooth_l1(b: Builder, node: Node) -> str:
-    """Lowers smooth_l1(beta), d²/2β below β and d - β/2 above, and huber(delta), β times it."""
-    dtype = b.internal(b.out(node).dtype)
-    inner, huber = b.typed(dtype), "huber" in node.op
-    beta = float(b.arg(node, 3, "delta" if huber else "beta", 1.0))
-    gap = inner("sub", *b.args(node, 0, 1))
-    gap = inner("abs", gap)
-    if beta == 0:
-        return _reduced(b, node, gap, 2)
-    near = inner("mul", inner("square", gap), 0.5 if huber else 0.5 / beta)
-    far = inner("sub", gap, 0.5 * beta)
-    if huber:
-        far = inner("mul", far, beta)
-    return _reduced(b, node, inner("where", b.test("lt", gap, beta, at=ir.compute_type(dtype)), near, far), 2)
-
-
-def kl_div(b: Builder, node: Node) -> str:
-    x, target = b.args(node, 0, 1)
-    dtype = b.internal(b.out(node).dtype)
-    inner = b.typed(dtype)
-    if b.arg(node, 3, "log_target", False):
-        part = inner("mul", inner("exp", target), inner("sub", target, x))
-    else:
-        gap = inner("sub", inner("log", target), x)
-        positive = b.test("gt", target, 0.0, at=ir.compute_type(dtype))
-        part = inner("where", positive, inner("mul", target, gap), 0.0)
-    return _reduced(b, node, part, 2)
-
-
-def bce_with_logits(b: Builder, node: Node) -> str:
-    """Lowers binary cross entropy of logits: (1 - y)·x + softplus(-x)."""
-    x, target, weight, positive = b.args(node, 0, 1, 2, 3)
-    if positive is not None:
-        raise CantLower("weighs the positive class")
-    inner = b.typed(b.internal(b.out(node).dtype))
-    rest = inner("mul", inner("sub", 1.0, target), x)
-    loss = inner("sub", rest, inner("logsigmoid", x))
-    return _reduced(b, node, loss if weight is None else inner("mul", loss, weight), 4)
-
-
-def bce(b: Builder, node: Node) -> str:
-    """Lowers binary cross entropy: -(y·max(log x, -100) + (1 - y)·max(log(1 - x), -100))."""
-    x, target, weight = b.args(node, 0, 1, 2)
-    inner = b.typed(b.internal(b.out(node).dtype))
-    yes = inner("maximum", inner("log", x), -100.0)
-    no = inner("maximum", inner("log1p", inner("neg", x)), -100.0)
-    first = inner("mul", inner("sub", target, 1.0), no)
-    loss = inner("sub", first, inner("mul", target, yes))
-    return _reduced(b, node, loss if weight is None else inner("mul", loss, weight), 3)
-
-
 def cosine_similarity(b: Builder, node: Node) -> str:
     """Lowers cosine similarity: x·y / (max(‖x‖, eps) · max(‖y‖, eps))."""
     x, y = b.args(node, 0, 1)
@@ -166,7 +105,5 @@ def cosine_similarity(b: Builder, node: Node) -> str:
 
 TABLE: dict[str, Lowering] = {
     "cross_entropy_loss": cross_entropy, "nll_loss": nll_loss, "nll_loss_nd": nll_loss, "nll_loss2d": nll_loss,
-    "mse_loss": _gap_loss("square"), "l1_loss": _gap_loss("abs"), "smooth_l1_loss": smooth_l1, "huber_loss": smooth_l1,
-    "kl_div": kl_div, "binary_cross_entropy_with_logits": bce_with_logits, "binary_cross_entropy": bce,
     "cosine_similarity": cosine_similarity,
 }  # fmt: skip

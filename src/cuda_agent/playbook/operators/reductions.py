@@ -20,9 +20,10 @@ def dims_of(b: Builder, x: str, dims: Any) -> tuple[int, ...]:
     return tuple(sorted({int(d) % max(rank, 1) for d in items})) if rank else ()
 
 
-def _dims_and_keepdim(b: Builder, node: Node, x: str, dim: int = 1, keepdim: int = 2) -> tuple[tuple[int, ...], bool]:
-    """Returns the arguments `dim` and `keepdim` at these positions."""
-    return dims_of(b, x, b.arg(node, dim, "dim")), bool(b.arg(node, keepdim, "keepdim", False))
+def _operand(b: Builder, node: Node, dim: int = 1, keepdim: int = 2) -> tuple[str, tuple[int, ...], bool]:
+    """Returns the operand, and the arguments `dim` and `keepdim` at these positions."""
+    x = b.arg(node, 0)
+    return x, dims_of(b, x, b.arg(node, dim, "dim")), bool(b.arg(node, keepdim, "keepdim", False))
 
 
 def _count(b: Builder, x: str, dims: Sequence[int]) -> int:
@@ -44,24 +45,21 @@ def variance_of(b: Builder, x: str, dims: Sequence[int], correction: float, *, k
 
 
 def sum_(b: Builder, node: Node) -> str:
-    x, inner = b.arg(node, 0), b.internal(b.out(node).dtype)
-    dims, keep = _dims_and_keepdim(b, node, x)
+    (x, dims, keep), inner = _operand(b, node), b.internal(b.out(node).dtype)
     x = b.cast(x, inner) if b.values[x].dtype not in ir.FLOAT_DTYPES else x
     return b.finish(node, b.reduce("sum", x, dims, dtype=inner, keep=keep))
 
 
 def mean(b: Builder, node: Node) -> str:
-    x = b.arg(node, 0)
+    x, dims, keep = _operand(b, node)
     if b.values[x].dtype not in ir.FLOAT_DTYPES:
         x = b.cast(x, b.internal(b.out(node).dtype))
-    dims, keep = _dims_and_keepdim(b, node, x)
     return b.finish(node, mean_of(b, x, dims, keep=keep))
 
 
 def _extreme(kind: str) -> Lowering:
     def lower(b: Builder, node: Node) -> str:
-        x = b.arg(node, 0)
-        dims, keep = _dims_and_keepdim(b, node, x)
+        x, dims, keep = _operand(b, node)
         return b.finish(node, b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep))
 
     return lower
@@ -71,10 +69,10 @@ def _max_min(kind: str) -> Lowering:
     """Lowers max(x), max(x, dim) and max(x, y)."""
 
     def lower(b: Builder, node: Node) -> str | tuple[str | None, ...]:
-        x, other = b.arg(node, 0), b.arg(node, 1, "dim")
+        other = b.arg(node, 1, "dim")
         if isinstance(other, str):
-            return b.result(node, f"{kind}imum", x, other)
-        dims, keep = _dims_and_keepdim(b, node, x)
+            return b.result(node, f"{kind}imum", b.arg(node, 0), other)
+        x, dims, keep = _operand(b, node)
         result = b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep)
         if other is None:
             return b.finish(node, result)
@@ -112,8 +110,7 @@ def _arg_extreme(kind: str) -> Lowering:
 
 
 def aminmax(b: Builder, node: Node) -> tuple[str, ...]:
-    x = b.arg(node, 0)
-    dims, keep = _dims_and_keepdim(b, node, x, 9, 9)
+    x, dims, keep = _operand(b, node, 9, 9)
     return tuple(b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep) for kind in ("min", "max"))
 
 
@@ -133,10 +130,9 @@ def prod(b: Builder, node: Node) -> str:
 
 def _any_all(kind: str) -> Lowering:
     def lower(b: Builder, node: Node) -> str:
-        x = b.arg(node, 0)
+        x, dims, keep = _operand(b, node)
         if b.values[x].dtype != "bool":
             x = b.test("ne", x, 0, at=ir.compute_type(b.values[x].dtype))
-        dims, keep = _dims_and_keepdim(b, node, x)
         return b.finish(node, b.reduce(kind, x, dims, dtype="bool", keep=keep))
 
     return lower
@@ -157,10 +153,10 @@ def _variance(b: Builder, node: Node) -> tuple[str, str, tuple[int, ...], bool]:
         dims, keep = dims_of(b, x, None), False
         correction = float(bool(b.arg(node, 1, "unbiased", True)))
     elif node.op.endswith(".correction"):
-        (dims, keep), given = _dims_and_keepdim(b, node, x, 1, 9), b.arg(node, 9, "correction")
+        (_, dims, keep), given = _operand(b, node, 1, 9), b.arg(node, 9, "correction")
         correction = 1.0 if given is None else float(given)
     else:
-        (dims, keep), correction = _dims_and_keepdim(b, node, x, 1, 3), float(bool(b.arg(node, 2, "unbiased", True)))
+        (_, dims, keep), correction = _operand(b, node, 1, 3), float(bool(b.arg(node, 2, "unbiased", True)))
     result = variance_of(b, x, dims, correction, keep=keep)
     if "std" in node.op:
         result = b.pointwise("sqrt", result, dtype=b.values[result].dtype)
@@ -185,8 +181,7 @@ def log_sum_exp(b: Builder, x: str, dims: Sequence[int], *, keep: bool) -> str:
 
 
 def logsumexp(b: Builder, node: Node) -> str:
-    x = b.arg(node, 0)
-    dims, keep = _dims_and_keepdim(b, node, x)
+    x, dims, keep = _operand(b, node)
     return b.finish(node, log_sum_exp(b, x, dims, keep=keep))
 
 
@@ -206,8 +201,7 @@ def log_softmax(b: Builder, node: Node) -> str:
 
 def vector_norm(b: Builder, node: Node) -> str:
     """Lowers linalg_vector_norm(x, ord, dim, keepdim) and norm(x, p, dim, keepdim)."""
-    x, order = b.arg(node, 0), b.arg(node, 1, "ord", 2)
-    dims, keep = _dims_and_keepdim(b, node, x, 2, 3)
+    (x, dims, keep), order = _operand(b, node, 2, 3), b.arg(node, 1, "ord", 2)
     return b.finish(node, norm_of(b, x, 2.0 if order is None else float(order), dims, keep=keep))
 
 

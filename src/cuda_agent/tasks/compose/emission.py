@@ -15,9 +15,12 @@ from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
 from cuda_agent.tasks.expressions import dimensions, fill, names_in, placeholders
 from cuda_agent.tasks.records import Port, Seed
+from cuda_agent.tasks.tables import tables
 
 #: So few numbers over a whole tensor are near their mean at every draw.
 _FEW_OUTPUTS = 64
+#: The values of a port, with its dtype where that matters -> how they are drawn.
+_DRAWN: dict[str, str] = tables(__file__)
 _HELPERS = ("import torch", "import torch.nn.functional as F", "from torch import nn")
 
 
@@ -221,28 +224,13 @@ def _drawn(port: Port, shape: Sequence[str], named: NamedStep) -> str:
     sizes = ", ".join(shape)
     whole = f"({sizes},)" if len(shape) == 1 else f"({sizes})"
     kind = "" if port.dtype in ("float32", "int64", "bool") else f", dtype=torch.{port.dtype}"
-    match port.values:
-        case "indices":
-            high = constant(_bound(port, named))
-            return f"torch.randint(0, {high}, {whole}{kind})"
-        case "mask":
-            return f"torch.rand({sizes}) < 0.5" if port.dtype == "bool" else f"(torch.rand({sizes}) < 0.5).float()"
-        case "positions":
-            if port.dtype == "float32":
-                return f"torch.linspace(-3.0, 3.0, {shape[-1]})"
-            text = f"torch.arange({shape[-1]}{kind})"
-            return text if len(shape) == 1 else f"{text}.expand({sizes})"
-        case "signs":
-            return f"2.0 * torch.randint(0, 2, {whole}) - 1.0"
-        case "positive":
-            return f"torch.rand({sizes}{kind}) + 0.1"
-        case "uniform":
-            return f"torch.rand({sizes}{kind})"
-        case "probabilities":
-            alone = len(shape) == 1 or named.step.seed.operator.startswith("binary")
-            return f"torch.rand({sizes}{kind})" if alone else f"torch.softmax(torch.randn({sizes}{kind}), dim=-1)"
-        case "log_probabilities":
-            return f"torch.log_softmax(torch.randn({sizes}{kind}), dim=-1)"
+    drawn = f"{port.values} {port.dtype}" if f"{port.values} {port.dtype}" in _DRAWN else port.values
+    if drawn == "probabilities" and (len(shape) == 1 or named.step.seed.operator.startswith("binary")):
+        drawn = "uniform"
+    if drawn in _DRAWN:
+        high = constant(_bound(port, named))
+        text = _DRAWN[drawn].format(sizes=sizes, whole=whole, kind=kind, last=shape[-1], high=high)
+        return f"{text}.expand({sizes})" if drawn == "positions" and len(shape) > 1 else text
     drawn = f"torch.randn({sizes}{kind})"
     inner = _contracted(port, named)
     if inner is None:

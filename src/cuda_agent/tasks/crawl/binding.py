@@ -62,17 +62,13 @@ class Binding:
         return _DRAWS[port.values](sizes, device).to(dtype)
 
 
-def _signs(sizes: tuple[int, ...], device: str) -> torch.Tensor:
-    return torch.randint(0, 2, sizes, device=device) * 2.0 - 1.0
-
-
 _DRAWS = {
     "normal": lambda sizes, device: torch.randn(sizes, device=device),
     "uniform": lambda sizes, device: torch.rand(sizes, device=device),
     "positive": lambda sizes, device: torch.rand(sizes, device=device) + 0.1,
     "probabilities": lambda sizes, device: torch.randn(sizes, device=device).softmax(-1),
     "log_probabilities": lambda sizes, device: torch.randn(sizes, device=device).log_softmax(-1),
-    "signs": _signs,
+    "signs": lambda sizes, device: torch.randint(0, 2, sizes, device=device) * 2.0 - 1.0,
 }
 
 

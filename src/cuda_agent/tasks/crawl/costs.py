@@ -16,12 +16,8 @@ from cuda_agent.tasks.crawl.binding import Binding, bindings
 from cuda_agent.tasks.crawl.trial import Unfit, scope_of, tensors
 from cuda_agent.tasks.records import Seed
 
-_MATRICES = (
-    "for weight in {layer}.parameters():",
-    "    if weight.dim() > 1:",
-    "        nn.init.normal_(weight, std=0.02)",
-)
-_ALL = ("for weight in {layer}.parameters():", "    nn.init.normal_(weight, std=0.02)")
+_EACH, _DRAW = "for weight in {layer}.parameters():", "    nn.init.normal_(weight, std=0.02)"
+_MATRICES, _ALL = (_EACH, "    if weight.dim() > 1:", f"    {_DRAW}"), (_EACH, _DRAW)
 _NN = "from torch import nn"
 
 

@@ -12,26 +12,15 @@ from pathlib import Path
 
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.tasks.records import LeftOut
+from cuda_agent.tasks.tables import tables
 
-#: Families whose layers come before the copies in other families.
-_FIRST = (
-    "llama", "mistral", "mixtral", "bert", "gpt2", "t5", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3",
-    "vit", "clip", "whisper", "bart", "roberta", "deberta_v2", "deepseek_v3", "phi", "phi3", "gpt_neox", "olmo2",
-    "cohere", "falcon", "bloom", "opt", "mamba", "mamba2", "swin", "convnext", "dinov2", "siglip",
-)  # fmt: skip
+_TABLES = tables(__file__)
+_FIRST: list[str] = _TABLES["first"].split()
 _MODELS = ("PreTrainedModel", "PretrainedModel", "GenericFor")
 #: Functions that are operators themselves.
 _FUNCTIONS = re.compile(r"^(apply_(\w+_)?(rotary|rope)\w*|rotate_\w+)$")
-#: Norms, MLPs, attention, rotary embeddings, gated and expert layers, and the blocks that consist of them.
-_KINDS = re.compile(
-    r"Norm|MLP|Mlp|FeedForward|FFN|Dense|Intermediate|Output$|Attention|Attn|Rotary|Rope|RoPE|Expert|MoE|Moe|MOE"
-    r"|Router|Gat(e|ed|ing)|GLU|Mixer|Layer$|Block|Mamba|Conv|SSM|Delta"
-)
-#: The name of a family before the name of a part that all families have.
-_OF_FAMILY = (
-    r"\b_*[A-Z][A-Za-z0-9]*?(?=(RMSNorm|LayerNorm|MLP|Attention|RotaryEmbedding|DecoderLayer|EncoderLayer|Experts"
-    r"|Router|Config|Block|Layer)\b)"
-)
+_KINDS = re.compile(_TABLES["kinds"])
+_OF_FAMILY = rf"\b_*[A-Z][A-Za-z0-9]*?(?=({_TABLES['parts']})\b)"
 _RECORDS = re.compile(r"(Output|Outputs|Config|Cache|Enum|Mixin|Kwargs|Dict)\w*$")
 
 

@@ -109,30 +109,13 @@ def _arrow_type(kind: str) -> str:
 
 def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
     measurement = chosen.measured.by_key[task.task.key]
-    graph = measurement.graph_hash or f"none {task.task.key}"
-    cost = task.cost
-    return {
-        "ops": json.dumps(list(task.ops)),
-        "data_source": task.data_source,
-        "code": task.task.source,
-        "key": task.task.key,
-        "name": task.task.name,
-        "composer": task.composer,
-        "seed": seed,
-        "number": task.number,
-        "flops": cost.flops if cost else None,
-        "bytes": cost.bytes if cost else None,
-        "predicted_us": cost.predicted_us if cost else None,
-        "eager_us": measurement.eager_us,
-        "eager_low_us": measurement.eager_low_us,
-        "eager_high_us": measurement.eager_high_us,
-        "peak_memory_bytes": measurement.peak_memory_bytes,
-        "stack": chosen.measured.stack_name,
-        "graph_hash": measurement.graph_hash,
-        "graph_operators": json.dumps(list(measurement.graph_operators)),
-        "similarity": chosen.similarities[task.task.key].similarity,
-        "split": split_of(graph),
-    }
+    known = {**measurement.model_dump(), **(task.cost.model_dump() if task.cost else {}), "seed": seed}
+    known |= {"data_source": task.data_source, "code": task.task.source, "key": task.task.key, "name": task.task.name}
+    known |= {"composer": task.composer, "number": task.number, "stack": chosen.measured.stack_name}
+    known |= {"ops": json.dumps(task.ops), "graph_operators": json.dumps(measurement.graph_operators)}
+    known["similarity"] = chosen.similarities[task.task.key].similarity
+    known["split"] = split_of(measurement.graph_hash or f"none {task.task.key}")
+    return {name: known.get(name) for name in COLUMNS}
 
 
 def card(chosen: Chosen, counts: dict[str, int]) -> str:

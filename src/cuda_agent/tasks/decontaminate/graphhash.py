@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind
+from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind, reached
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.tasks.tables import inverted, tables
 
@@ -42,7 +42,7 @@ class _Value:
 def graph_hash(graph: Graph) -> str:
     """Returns the SHA-256 (hex) of `graph` with shapes abstracted."""
     values, outputs = _values(graph)
-    live = _reachable(values, outputs)
+    live = set(reached(outputs, lambda key: (argument for _, argument in values[key].arguments)))
     order = [key for key in values if key in live]
     colours = {key: digest_text(values[key].label) for key in order}
     users: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -65,17 +65,6 @@ def graph_operators(graph: Graph) -> tuple[str, ...]:
 
 def _mixed(colour: str, around: Iterable[tuple[str, str]], colours: Mapping[str, str]) -> str:
     return digest_text(colour, *sorted(f"{place}:{colours[key]}" for place, key in around))
-
-
-def _reachable(values: Mapping[str, _Value], outputs: Iterable[str]) -> set[str]:
-    live: set[str] = set()
-    waiting = list(outputs)
-    while waiting:
-        key = waiting.pop()
-        if key not in live:
-            live.add(key)
-            waiting += [argument for _, argument in values[key].arguments]
-    return live
 
 
 def _values(graph: Graph) -> tuple[dict[str, _Value], list[str]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cuda_agent.core.errors import TaskError
+from cuda_agent.core.graph import reached
 from cuda_agent.tasks.decontaminate.computation import follow
 from cuda_agent.tasks.decontaminate.values import LEAF, NUMBER, Computation, Unfollowable
 
@@ -44,8 +45,8 @@ def shingles(source: str, name: str) -> Shingles:
 
 def _of_computation(found: Computation) -> Bag:
     """Returns for every live operator: itself, itself with its operands, with theirs too, and each pair."""
-    live = _live(found)
     nodes = found.nodes
+    live = sorted(reached([found.root], lambda number: nodes[number].children))
     one = {n: _hash("1", nodes[n].label) for n in live}
     two = {n: _hash("2", nodes[n].label, *sorted(one[c] for c in nodes[n].children)) for n in live}
     bag: Bag = Counter()
@@ -57,16 +58,6 @@ def _of_computation(found: Computation) -> Bag:
         pairs = [_hash("pair", node.label, nodes[c].label) for c in node.children]
         bag.update([one[number], two[number], three, *pairs])
     return bag
-
-
-def _live(found: Computation) -> list[int]:
-    live, waiting = set(), [found.root]
-    while waiting:
-        number = waiting.pop()
-        if number not in live:
-            live.add(number)
-            waiting += found.nodes[number].children
-    return sorted(live)
 
 
 def _of_syntax(tree: ast.Module) -> Bag:

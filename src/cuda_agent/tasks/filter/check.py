@@ -18,18 +18,8 @@ from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
 from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_finding
-from cuda_agent.tasks.inside.requests import (
-    CheckAnswers,
-    CloseTask,
-    CompareCompiled,
-    CompileTask,
-    F,
-    GraphTask,
-    OpenTask,
-    PlaceTask,
-    RunTask,
-    TaskRequest,
-)
+from cuda_agent.tasks.inside import requests
+from cuda_agent.tasks.inside.requests import F, TaskRequest
 from cuda_agent.tasks.records import DatasetTask, Rule, TaskFinding
 from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
@@ -69,7 +59,7 @@ class TaskProcess:
     def open(self) -> None:
         """Loads the task in the process. Raises Failure."""
         task, options = self._task.task, self._options
-        request = OpenTask(
+        request = requests.OpenTask(
             task=task,
             seed=seed_of(task.key),
             device=options.device,
@@ -85,7 +75,7 @@ class TaskProcess:
         """Unloads the task, if another task may follow in this process."""
         if self._slot.reusable:
             try:
-                self.ask(CloseTask())
+                self.ask(requests.CloseTask())
             except Failure:
                 self._fork.end()
 
@@ -150,7 +140,7 @@ def check(
 def _checked(process: TaskProcess, key: str, options: FilterOptions, queue: DeviceQueue) -> Checked:
     process.open()
     with process.on_device(queue, "run"):
-        ran = process.ask(RunTask())
+        ran = process.ask(requests.RunTask())
     graph = _graph(process)
     random = random_operators(graph) if isinstance(graph, Graph) else ()
     if random:
@@ -158,14 +148,14 @@ def _checked(process: TaskProcess, key: str, options: FilterOptions, queue: Devi
     length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
     floor = error_floor(options.precision, options.device, length, ran.products)
     with process.on_device(queue, "answers"):
-        process.ask(CheckAnswers(floor=floor))
+        process.ask(requests.CheckAnswers(floor=floor))
     if isinstance(graph, Failure):
         # A missing graph is reported only here, because a stochastic task should be reported as stochastic.
         raise graph
-    process.ask(CompileTask())
+    process.ask(requests.CompileTask())
     with process.on_device(queue, "agrees"):
-        process.ask(CompareCompiled())
-        sample = process.ask(PlaceTask()).sample
+        process.ask(requests.CompareCompiled())
+        sample = process.ask(requests.PlaceTask()).sample
     return Checked(
         task_key=key,
         peak_memory_bytes=ran.peak_memory_bytes,
@@ -184,7 +174,7 @@ def seed_of(key: str) -> int:
 def _graph(process: TaskProcess) -> Graph | Failure:
     """Returns the graph, or why there is none. Raises Failure where the process ended."""
     try:
-        return Graph.from_json(process.ask(GraphTask()).graph, where="the captured graph")
+        return Graph.from_json(process.ask(requests.GraphTask()).graph, where="the captured graph")
     except (CudaAgentError, RecursionError) as error:
         return Failure(TaskFinding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300]))
     except Failure as failure:

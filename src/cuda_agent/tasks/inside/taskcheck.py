@@ -20,26 +20,8 @@ import torch
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.judge import Answer, Answers, Secrets
+from cuda_agent.tasks.inside import requests
 from cuda_agent.tasks.inside.outputs import NEARLY, is_constant, is_near, sampled
-from cuda_agent.tasks.inside.requests import (
-    CheckAnswers,
-    CloseTask,
-    CompareCompiled,
-    CompileTask,
-    GraphTask,
-    OpenTask,
-    PlaceTask,
-    RanTask,
-    RunTask,
-    SampledOutputs,
-    TaskAnswer,
-    TaskGraph,
-    TaskRequest,
-    TaskTimes,
-    TimeTask,
-    WarmedTask,
-    WarmTask,
-)
 from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.inside.baselines import FindProducts, Flags
@@ -83,37 +65,37 @@ class Broken(Exception):
 def create(context: Context) -> Operations:
     opened: list[TaskCheck] = []
 
-    def open_task(request: OpenTask) -> TaskAnswer:
+    def open_task(request: requests.OpenTask) -> requests.TaskAnswer:
         opened[:] = [TaskCheck(context)]
         return opened[0].open(request)
 
-    def close(request: CloseTask) -> TaskAnswer:
+    def close(request: requests.CloseTask) -> requests.TaskAnswer:
         opened.pop().close()
         give_back(context.device)
-        return TaskAnswer()
+        return requests.TaskAnswer()
 
-    def step(method: Callable[[TaskCheck, Any], TaskAnswer]) -> Callable[[Any], TaskAnswer]:
+    def step(method: Callable[[TaskCheck, Any], requests.TaskAnswer]) -> Callable[[Any], requests.TaskAnswer]:
         return lambda request: method(opened[0], request)
 
-    operations: dict[type[TaskRequest[Any]], Callable[[Any], TaskAnswer]] = {
-        OpenTask: open_task,
-        RunTask: step(TaskCheck.run),
-        GraphTask: step(TaskCheck.graph),
-        CheckAnswers: step(TaskCheck.answers),
-        CompileTask: step(TaskCheck.compiled),
-        CompareCompiled: step(TaskCheck.agrees),
-        PlaceTask: step(TaskCheck.place),
-        WarmTask: step(TaskCheck.warm),
-        TimeTask: step(TaskCheck.time),
-        CloseTask: close,
+    operations: dict[type[requests.TaskRequest[Any]], Callable[[Any], requests.TaskAnswer]] = {
+        requests.OpenTask: open_task,
+        requests.RunTask: step(TaskCheck.run),
+        requests.GraphTask: step(TaskCheck.graph),
+        requests.CheckAnswers: step(TaskCheck.answers),
+        requests.CompileTask: step(TaskCheck.compiled),
+        requests.CompareCompiled: step(TaskCheck.agrees),
+        requests.PlaceTask: step(TaskCheck.place),
+        requests.WarmTask: step(TaskCheck.warm),
+        requests.TimeTask: step(TaskCheck.time),
+        requests.CloseTask: close,
     }
     return {kind: _reporting(operation) for kind, operation in operations.items()}
 
 
-def _reporting(operation: Callable[[Any], TaskAnswer]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
+def _reporting(operation: Callable[[Any], requests.TaskAnswer]) -> Callable[[requests.TaskRequest[Any]], WorkerAnswer]:
     """Returns an operation that reports a broken rule as its answer."""
 
-    def answer(request: TaskRequest[Any]) -> WorkerAnswer:
+    def answer(request: requests.TaskRequest[Any]) -> WorkerAnswer:
         try:
             return operation(request)
         except Broken as broken:
@@ -139,7 +121,7 @@ class TaskCheck:
     def _device(self) -> str:
         return self._context.device.value
 
-    def open(self, request: OpenTask) -> TaskAnswer:
+    def open(self, request: requests.OpenTask) -> requests.TaskAnswer:
         """Starts the device and loads the task's module, without using the device's time."""
         torch.set_num_threads(request.threads)
         if request.sleeps and request.device is Device.CUDA and not torch.cuda.is_initialized():
@@ -160,9 +142,9 @@ class TaskCheck:
         Flags().apply()
         self._task = load_task_module(request.task.source, request.task.name)
         self._init = make_init_inputs(self._task, self._seed)
-        return TaskAnswer()
+        return requests.TaskAnswer()
 
-    def run(self, _request: RunTask) -> RanTask:
+    def run(self, _request: requests.RunTask) -> requests.RanTask:
         """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
         with peak_memory(self._context.device) as peak, FindProducts() as found:
             self._model = self._made(self._seed)
@@ -189,16 +171,16 @@ class TaskCheck:
             raise Broken(Rule.STOCHASTIC, "forward() draws random numbers: it changes a generator's state")
         del inputs, outputs
         self._free()
-        return RanTask(peak_memory_bytes=peak[0] if peak else None, products=self._products)
+        return requests.RanTask(peak_memory_bytes=peak[0] if peak else None, products=self._products)
 
-    def graph(self, _request: GraphTask) -> TaskGraph:
+    def graph(self, _request: requests.GraphTask) -> requests.TaskGraph:
         """Captures the graph of `forward`. A task without one can't be compared with others."""
         if self._model is None:
             self._model = self._made(self._seed)
         inputs = make_inputs(self._task, self._device, self._seed)
-        return TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
+        return requests.TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
 
-    def answers(self, request: CheckAnswers) -> TaskAnswer:
+    def answers(self, request: requests.CheckAnswers) -> requests.TaskAnswer:
         """Checks the rules deterministic, varies and null tests."""
         answers = Answers(self._record, self, self._secrets, request.floor)
         for check, rule in (
@@ -218,9 +200,9 @@ class TaskCheck:
             answers.drop()
         self._answers = answers
         self._free()
-        return TaskAnswer()
+        return requests.TaskAnswer()
 
-    def compiled(self, _request: CompileTask) -> TaskAnswer:
+    def compiled(self, _request: requests.CompileTask) -> requests.TaskAnswer:
         """Checks the rule compiles, on the inputs of `answers`."""
         given = self._copies() if self._changes_inputs else self._drawn
         program = torch.compile(self._model, options=_UNTUNED)
@@ -235,9 +217,9 @@ class TaskCheck:
             line = next((line for line in str(error).splitlines() if line.strip()), "")
             raise Broken(Rule.COMPILES, f"torch.compile raised {type(error).__name__}: {line}") from None
         self._free()
-        return TaskAnswer()
+        return requests.TaskAnswer()
 
-    def agrees(self, _request: CompareCompiled) -> TaskAnswer:
+    def agrees(self, _request: requests.CompareCompiled) -> requests.TaskAnswer:
         """Checks the rule agrees, on the outputs of `compiled`."""
         answers, mine = self._answers, self._compiled
         if not self._kept:
@@ -253,7 +235,7 @@ class TaskCheck:
         self._compiled = []
         torch._dynamo.reset()
         self._free()
-        return TaskAnswer()
+        return requests.TaskAnswer()
 
     # The methods of `admission.Answering`.
 
@@ -300,16 +282,16 @@ class TaskCheck:
         copied: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._drawn)
         return copied
 
-    def place(self, _request: PlaceTask) -> SampledOutputs:
+    def place(self, _request: requests.PlaceTask) -> requests.SampledOutputs:
         """Puts a model with drawn weights and inputs on the device. Returns a few values of each output, which are the
         same in every process."""
         self._model = self._made(self._seed, on_device=True)
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
         eager = self.answer({}, self._seed, oracle=False).eager
-        return SampledOutputs(sample=tuple(map(sampled, eager)))
+        return requests.SampledOutputs(sample=tuple(map(sampled, eager)))
 
-    def warm(self, request: WarmTask) -> WarmedTask:
+    def warm(self, request: requests.WarmTask) -> requests.WarmedTask:
         self._runner = Runner(self._device)
         gc.collect()
         # The collector stays off until the task is closed.
@@ -322,13 +304,13 @@ class TaskCheck:
             call_s = time.monotonic() - begun
             if time.monotonic() >= end:
                 break
-        return WarmedTask(call_s=call_s)
+        return requests.WarmedTask(call_s=call_s)
 
-    def time(self, request: TimeTask) -> TaskTimes:
+    def time(self, request: requests.TimeTask) -> requests.TaskTimes:
         program = (lambda *_inputs: None) if request.null else self._model
         run = self._runner.time_once
         times = [run(program, self._drawn, flush_bytes=request.flush_bytes) for _ in range(request.calls)]
-        return TaskTimes(event_us=tuple(times))
+        return requests.TaskTimes(event_us=tuple(times))
 
     def close(self) -> None:
         unload_task_module(self._task)

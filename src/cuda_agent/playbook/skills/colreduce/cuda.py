@@ -8,11 +8,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, decode, render
+from cuda_agent.playbook.codegen import C_TYPES, render
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
-from cuda_agent.playbook.skills.shared.launchers import common, scratch_pointers
+from cuda_agent.playbook.skills.shared.launchers import scratch_pointers
 from cuda_agent.playbook.skills.shared.states import state_text
 
 _UNROLL = 4
@@ -33,15 +33,6 @@ class _Columns(Lanes):
         super().__init__(work, width, len(work.rows) - 1, crooked=crooked)
         self.sweeps = passes(work, keep=False)
 
-    def decode_rows(self) -> list[str]:
-        lines = [
-            f"const Index i{self.along} = inner * WIDTH;" if self.width > 1 else f"const Index i{self.along} = inner;"
-        ]
-        return lines + decode(self.work, self.work.row_axes[:-1], "outer", "Index")
-
-    def decode_cols(self) -> list[str]:
-        return decode(self.work, self.work.col_axes, "col", "Index")
-
     def _after(self, number: int) -> None:
         """Makes the results of the first sweeps known, as fields of this lane's states."""
         self.printer.known = {}
@@ -58,15 +49,8 @@ class _Columns(Lanes):
         body = self.printer.statements(bodies)
         for at in bodies:
             body.append(f"const {C_TYPES[self.work.nodes[at].type]} b{at}[1] = {{{self.printer.known[at]}}};")
-        return {
-            "state": text,
-            "declarations": declarations,
-            "decode": self.decode_cols(),
-            "loads": loads,
-            "body": body,
-            "accumulate": _one_value(text.accumulate),
-            "in_parts": parts,
-        }
+        early, accumulate = {"declarations": declarations, "loads": loads}, _one_value(text.accumulate)
+        return {"state": text, **early, "body": body, "accumulate": accumulate, "in_parts": parts}
 
     def in_parts(self, reduces: Sequence[int]) -> bool:
         """Returns whether a sweep adds many floats and does nothing else."""
@@ -74,23 +58,10 @@ class _Columns(Lanes):
         return only_sums and ir.numel(self.work.cols) >= _LONG
 
     def outputs(self) -> dict[str, Any]:
-        full, single = self.work.full_stores, self.work.row_stores
         self._after(len(self.sweeps))
-        row_lines = self.printer.stored(single, Device.CUDA)
+        row_lines = self.printer.stored(self.work.row_stores, Device.CUDA)
         self._after(len(self.sweeps))
-        roots = [s.node for s in full]
-        declarations, loads = self.early(self.printer.needed(roots))
-        body = self.printer.statements(roots)
-        slots, stores = self.write(full, body)
-        return {
-            "row_stores": row_lines,
-            "declarations": declarations,
-            "decode": self.decode_cols(),
-            "loads": loads,
-            "slots": slots,
-            "body": body,
-            "stores": stores,
-        }
+        return {"row_stores": row_lines, **self.results(self.work.full_stores)}
 
 
 def _one_value(lines: Sequence[str]) -> list[str]:
@@ -130,21 +101,7 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     choices = configs(outer, inner_vectors, cols)
     most = max(splits for _, _, splits in choices)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    shared = common(work, Device.CUDA, name, scratch=True)
-    scratch = scratch_pointers(shared, sweeps, ir.numel(work.rows) * most if most > 1 else 0)
-    text = render(
-        "colreduce/cols.cu.j2",
-        {
-            **shared,
-            "width": width,
-            "unroll": _UNROLL,
-            "steps": _STEPS,
-            "outer": outer,
-            "inner_vectors": inner_vectors,
-            "decode_rows": printer.decode_rows(),
-            "sweeps": sweeps,
-            "last": printer.outputs(),
-            "configs": choices,
-        },
-    )
+    shared, scratch = scratch_pointers(work, name, sweeps, ir.numel(work.rows) * most if most > 1 else 0)
+    values = {"width": width, "unroll": _UNROLL, "steps": _STEPS, "sweeps": sweeps, "configs": choices}
+    text = render("colreduce/cols.cu.j2", {**shared, **values, "last": printer.outputs()})
     return text, len(choices), max(scratch, 256)

@@ -7,10 +7,11 @@ from importlib import resources
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta
 from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.geometry import Convolution, read
-from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, readable_windows, windows
+from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, only_reader, readable_windows, windows
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -42,18 +43,13 @@ def geometry_numbers(call: Convolution, precision: Precision, relu: bool, last: 
     return head + [number for axis in axes for number in axis]
 
 
-def _fused_relu(state: PlanState, node: Node) -> Node | None:
-    users = state.users(node.name)
-    alone = len(users) == 1 and not state.is_output(node.name)
-    return users[0] if alone and users[0].op == "aten.relu.default" else None
-
-
 def _cuda_step(state: PlanState, node: Node, call: Convolution, names: list[str]) -> Claim:
     width = 4 if call.result.dtype == "float32" else 2
     views = readable_windows(state, names, lambda view: _is_plain(view, width))
-    relu = _fused_relu(state, node)
-    result = relu.name if relu is not None else node.name
-    numbers = geometry_numbers(call, state.precision, relu is not None)
+    after = only_reader(state, node.name)
+    relu = after is not None and after.op == "aten.relu.default"
+    result = after.name if after is not None and relu else node.name
+    numbers = geometry_numbers(call, state.precision, relu)
     buffer = Buffer(result, ir.contiguous_meta(call.result.shape, call.result.dtype))
     return Claim(_launch(node, numbers, views, width, buffer, CONFIGS), frozenset({node.name, result}))
 
@@ -93,18 +89,8 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
     """Returns the step that calls the library on x, weight and, where there is one, bias."""
     name, out = f"convolution_{cpp_name(node.name)}", cpp_name(buffer.name)
     tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
-    x, weight, *rest = [pointer(view, width) for view in views]
-    config = f"config_{tunable}"
-    lines = [
-        f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
-        "long long bytes = 0;",
-        f"int status = convolution_workspace(geometry, {config}, &bytes);",
-        f'check_status("{name}", status);',
-        f"torch::Tensor workspace = torch::empty({{bytes}}, torch::dtype(torch::kUInt8).device({out}.device()));",
-        f"status = launch_convolution({out}.data_ptr(), {x}, {weight}, {rest[0] if rest else 'nullptr'}, geometry, "
-        f"workspace.data_ptr(), {config}, stream);",
-        f'check_status("{name}", status);',
-    ]
+    operands = [*(pointer(view, width) for view in views), *["nullptr"] * (3 - len(views))]
+    values = {"name": name, "out": out, "numbers": numbers, "operands": operands, "config": f"config_{tunable}"}
     package = resources.files(__package__)
     return Step(
         name=name,
@@ -112,14 +98,9 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
         outputs=(buffer,),
         files={f"kernels/{file}": package.joinpath(file).read_text() for file in _FILES},
         declaration=DECLARATION,
-        call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+        call=render("convolution/cuda.cpp.j2", values).rstrip(),
         tunables={tunable: configs},
     )
-
-
-def _as_tensor(view: StridedView) -> str:
-    shape, strides = (f"{{{', '.join(map(str, numbers))}}}" for numbers in (view.shape, view.strides))
-    return f"{cpp_name(view.buffer)}.as_strided({shape}, {strides}, {view.offset})"
 
 
 def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim | None:
@@ -127,35 +108,17 @@ def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim 
     doesn't."""
     if any(axis.before != axis.after for axis in call.axes):
         return None
-    x, weight, *rest = [_as_tensor(view) for view in views]
-
-    def numbers(field: str) -> str:
-        return "{" + ", ".join(str(getattr(axis, field)) for axis in call.axes) + "}"
-
     batched = len(call.result.shape) == len(call.axes) + 2
-    x = x if batched else f"{x}.unsqueeze(0)"
-    bias = f"std::optional<at::Tensor>({rest[0]})" if rest else "std::optional<at::Tensor>()"
-    arguments = (
-        f"{x}, {weight}, {bias}, {numbers('stride')}, {numbers('before')}, {numbers('dilation')}, "
-        f"{'true' if call.transposed else 'false'}, {numbers('extra')}, {call.groups}"
-    )
-    out = cpp_name(node.name)
-    if all(_is_plain(view, 16) for view in views):
-        # Without a copy into what was allocated; torch keeps the plain order of its input.
-        squeeze = "" if batched else ".squeeze(0)"
-        statement = f"{out} = at::convolution({arguments}){squeeze};\n  TORCH_CHECK({out}.is_contiguous());"
-    else:
-        statement = (
-            f"at::Tensor result = {out}{'' if batched else '.unsqueeze(0)'};\n"
-            f"  at::convolution_out(result, {arguments});"
-        )
+    # Where all lies in order, torch's own result needs no copy: it keeps the plain order of its input.
+    in_order = all(_is_plain(view, 16) for view in views)
+    values = {"call": call, "views": views, "out": cpp_name(node.name), "batched": batched, "in_order": in_order}
     step = Step(
         name=f"convolution_{cpp_name(node.name)}",
         inputs=buffers(views),
         outputs=(Buffer(node.name, ir.contiguous_meta(call.result.shape, call.result.dtype)),),
         files={},
         declaration="",
-        call=f"{{\n  {statement}\n}}",
+        call=render("convolution/cpu.cpp.j2", values).rstrip(),
         includes=("<ATen/ATen.h>",),
     )
     return Claim(step, frozenset({node.name}))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import (
@@ -18,6 +19,7 @@ from cuda_agent.playbook.skills.shared.operands import (
     flat_matrix,
     launch_step,
     matrix_in_memory_order,
+    only_reader,
     plain_copy,
     product_files,
     readable,
@@ -34,14 +36,9 @@ CONFIGS = 17
 _FEW_ROWS = 64
 
 #: the launcher's parameters from `m` to `activation`.
-_NUMBERS = (
-    *(
-        f"long long {name}"
-        for name in ("m", "n", "k", "batch", "lda", "ldb", "ldd", "stride_a", "stride_b", "stride_d")
-    ),
-    *(f"long long {name}" for name in ("outer", "outer_a", "outer_b", "outer_d")),
-    *(f"int {name}" for name in ("transpose_a", "transpose_b", "type", "math", "activation")),
-)
+_SIZES = "m n k batch lda ldb ldd stride_a stride_b stride_d outer outer_a outer_b outer_d"
+_KINDS = "transpose_a transpose_b type math activation"
+_NUMBERS = [f"{kind} {name}" for kind, names in (("long long", _SIZES), ("int", _KINDS)) for name in names.split()]
 
 
 @dataclass(frozen=True)
@@ -139,15 +136,11 @@ def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product
 
 def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
     """Returns the activation after the product that the library's epilogue computes exactly, and its number."""
-    users = state.users(node.name)
-    if len(users) != 1 or state.is_output(node.name):
-        return None, 0
-    user = users[0]
-    if user.op == "aten.relu.default":
+    user = only_reader(state, node.name)
+    if user is not None and user.op == "aten.relu.default":
         return user, 1
-    if user.op == "aten.gelu.default" and user.kwargs.get("approximate") == "tanh":
-        return user, 2
-    return None, 0
+    is_exact = user is not None and user.op == "aten.gelu.default" and user.kwargs.get("approximate") == "tanh"
+    return (user, 2) if is_exact else (None, 0)
 
 
 def launch_numbers(product: Product, precision: Precision, activation: int) -> list[int]:
@@ -182,42 +175,16 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     return Claim(step, frozenset({node.name, result}))
 
 
-def _braces(numbers: list[int] | tuple[int, ...]) -> str:
-    return f"{{{', '.join(map(str, numbers))}}}"
-
-
-def _as_tensor(matrix: Matrix) -> str:
-    """Returns one outer step of the operand as a view of its buffer, for torch's own product."""
-    sizes, strides = [matrix.rows, matrix.columns], [1, matrix.ld] if matrix.transposed else [matrix.ld, 1]
-    if matrix.batch > 1:
-        sizes, strides = [matrix.batch, *sizes], [matrix.batch_stride, *strides]
-    start = f"{matrix.offset} + o * {matrix.outer_stride}LL" if matrix.outer > 1 else str(matrix.offset)
-    return f"{cpp_name(matrix.buffer)}.as_strided({_braces(sizes)}, {_braces(strides)}, {start})"
-
-
 def _cpu_step(node: Node, product: Product) -> Claim:
-    a, b = product.left, product.right
-    sizes = [*([a.batch] if a.batch > 1 else []), product.m, product.n]
-    start = f"o * {a.batch * product.m * product.n}LL" if a.outer > 1 else "0"
-    left, right = _as_tensor(a), _as_tensor(b)
-    shape = f"{_braces(sizes)}, {_braces(ir.contiguous(sizes))}, {start}"
-    lines = [f"at::Tensor result = {cpp_name(node.name)}.as_strided({shape});"]
-    if product.bias is not None:
-        bias = f"{cpp_name(product.bias.buffer)}.as_strided({{{product.n}}}, {{1}}, {product.bias.offset})"
-        if a.batch > 1:
-            lines.append(f"at::baddbmm_out(result, {bias}.as_strided({_braces(sizes)}, {{0, 0, 1}}), {left}, {right});")
-        else:
-            lines.append(f"at::addmm_out(result, {bias}, {left}, {right});")
-    else:
-        lines.append(f"at::{'bmm' if a.batch > 1 else 'mm'}_out(result, {left}, {right});")
-    loop = f"for (int64_t o = 0; o < {a.outer}; ++o) " if a.outer > 1 else ""
+    """torch's own product, for each outer step."""
+    values = {"p": product, "a": product.left, "b": product.right, "out": cpp_name(node.name)}
     step = Step(
         name=f"gemm_{cpp_name(node.name)}",
         inputs=buffers((product.left, product.right, product.bias)),
         outputs=(Buffer(node.name, product.meta),),
         files={},
         declaration="",
-        call="\n".join([f"{loop}{{", *(f"  {line}" for line in lines), "}"]),
+        call=render("gemm/cpu.cpp.j2", values).rstrip(),
         includes=("<ATen/ATen.h>",),
     )
     return Claim(step, frozenset({node.name}))

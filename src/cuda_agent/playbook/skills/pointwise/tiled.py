@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import common_width, decode, storage_type, vector_width
+from cuda_agent.playbook.codegen import common_width, storage_type, vector_width
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.launchers import printed
 
 #: (elements across, elements along, threads) of a tile; along is the result's contiguous axis, across the operand's.
 CONFIGS = ((64, 64, 256), (32, 32, 128), (32, 128, 256), (128, 32, 256))
@@ -74,43 +75,17 @@ def _padding(work: Kernel, at: int) -> int:
     return max(1, 4 // ir.ITEM_BYTES[work.nodes[at].dtype])
 
 
-def values(work: Kernel, found: Tiling) -> dict[str, object]:
-    """Returns the values that only this template needs."""
+def source(work: Kernel, name: str, found: Tiling) -> str:
+    """Returns the kernel's source."""
     last = len(work.cols) - 1
-    others = [k for k in range(last) if k != found.across]
     lanes = Lanes(work, vector_width(work), last)
     coords = [(work.nodes[at].coord, work.nodes[at].dtype) for at in found.loads]
-    read_width = common_width(coords, work.cols[found.across], found.across)
-    tiles, read_arrays, reads, fills = [], [], [], []
+    tiles = []
     for at in found.loads:
-        expr = work.nodes[at]
-        type_ = storage_type(expr.dtype, Device.CUDA)
-        tiles.append(f"__shared__ {type_} tile{at}[ALONG][ACROSS + {_padding(work, at)}];")
-        read_arrays.append(f"Vec<{type_}, READ_WIDTH> x{at}[READS];")
-        reads.append(f"x{at}[u] = load_vector<READ_WIDTH>({lanes.pointer(at)});")
-        fills.append(f"for (int j = 0; j < READ_WIDTH; ++j) tile{at}[along_at][across_at + j] = x{at}[u].v[j];")
+        type_, padding = storage_type(work.nodes[at].dtype, Device.CUDA), _padding(work, at)
+        tiles.append({"id": at, "type": type_, "padding": padding, "from": lanes.pointer(at)})
         lanes.texts[at] = f"widen(tile{at}[along_at + j][across_at])"
-    early, loads = lanes.early(range(len(work.nodes)))
-    body = lanes.printer.statements([store.node for store in work.stores])
-    declarations, stores = lanes.write(list(work.stores), body)
-    return {
-        "elements": ir.numel(work.cols),
-        "width": lanes.width,
-        "read_width": read_width,
-        "outer": ir.numel([work.cols[k] for k in others]),
-        "across": f"i{found.across}",
-        "along": f"i{last}",
-        "size_across": work.cols[found.across],
-        "size_along": work.cols[last],
-        "decode": decode(work, others, "outer", "Index"),
-        "tiles": tiles,
-        "read_arrays": read_arrays,
-        "reads": reads,
-        "fills": fills,
-        "early_declarations": early,
-        "early_loads": loads,
-        "out_declarations": declarations,
-        "body": body,
-        "stores": stores,
-        "configs": found.configs,
-    }
+    read_width = common_width(coords, work.cols[found.across], found.across)
+    values = {"k": found.across, "last": last, "tiles": tiles, "configs": found.configs, "read_width": read_width}
+    texts = lanes.results(work.stores)
+    return printed("pointwise/tiled.cu.j2", work, Device.CUDA, name, width=lanes.width, **values, **texts)

@@ -3,16 +3,15 @@ by all threads, sweep by sweep."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, render
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode
 from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.shared.launchers import common, streamed
-from cuda_agent.playbook.skills.shared.states import COMBINE, identity
+from cuda_agent.playbook.passes import exact, passes
+from cuda_agent.playbook.skills.shared.launchers import printed, streamed
+from cuda_agent.playbook.skills.shared.states import reduction
 
 _TILE = 2048
 #: columns from which on results are also written past the caches.
@@ -22,127 +21,67 @@ _FEW_ROWS, _LONG_ROW = 64, 1 << 14
 _KEEP_ELEMENTS = 1 << 16
 
 
-@dataclass
 class _Rows:
     """Prints one row kernel."""
 
-    work: Kernel
-    name: str
-    split: bool
-    sweeps: tuple[Pass, ...] = ()
-    kept: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.full = self.work.full()
-        self.rows = len(self.work.rows)
-        self.last = len(self.work.axes()) - 1
-        self.sweeps = passes(self.work, keep=not self.split and ir.numel(self.work.cols) <= _KEEP_ELEMENTS)
-        self.kept = {node: sweep for sweep, item in enumerate(self.sweeps) for node in item.kept}
-        self.printer = Printer(self.work, self.axis)
-
-    def axis(self, k: int) -> str:
-        return "j" if k == self.last else f"i{k}"
-
-    def decode_rows(self) -> list[str]:
-        return decode(self.work, self.work.row_axes, "row", "long")
-
-    def decode_outer(self) -> list[str]:
-        return decode(self.work, self.work.col_axes[:-1], "outer", "long")
-
-    def position(self) -> str:
-        return "outer * INNER + j" if self.last > self.rows else "j"
+    def __init__(self, work: Kernel, split: bool) -> None:
+        self.work, self.split = work, split
+        self.rows, self.last = len(work.rows), len(work.axes()) - 1
+        self.sweeps = passes(work, keep=not split and ir.numel(work.cols) <= _KEEP_ELEMENTS)
+        self.printer = Printer(work, lambda k: "j" if k == self.last else f"i{k}")
 
     def sweep(self, number: int) -> dict[str, Any]:
         """Texts of one sweep; afterwards its reductions are known."""
         item, work, printer = self.sweeps[number], self.work, self.printer
-        bodies = [work.nodes[at].args[0] for at in item.reduces]
-        before = self._reload(number)
-        before += self.printer.row_level([*bodies, *item.kept])
+        roots = [*(work.nodes[at].args[0] for at in item.reduces), *item.kept]
+        before = self._reload(number) + printer.row_level(roots)
         outside = dict(printer.known)
-        lines = printer.statements([*bodies, *item.kept])
-        reduces = [
-            {"id": at, "kind": expr.name, "type": C_TYPES[expr.type], "identity": identity(expr.name, expr.type)}
-            | {
-                "combine": COMBINE[expr.name],
-                "value": printer.known[expr.args[0]],
-                "floats": expr.type in ("f32", "f64"),
-            }
-            for at, expr in ((at, work.nodes[at]) for at in item.reduces)
-        ]
-        kept = [f"keep{at}[{self.position()}] = {printer.known[at]};" for at in item.kept]
-        printer.known = outside
-        for at in item.reduces:
-            printer.known[at] = f"r{at}"
-        for at in item.kept:
-            printer.known[at] = f"keep{at}[{self.position()}]"
-        return {
-            "reduces": reduces,
-            "before": before,
-            "decode_outer": self.decode_outer(),
-            "body": lines,
-            "kept": kept,
-        }
+        lines = printer.statements(roots)
+        reduces = [reduction(work, at, printer.known) for at in item.reduces]
+        position = "outer * INNER + j" if self.last > self.rows else "j"
+        places = {at: f"keep{at}[{position}]" for at in item.kept}
+        kept = [f"{place} = {printer.known[at]};" for at, place in places.items()]
+        printer.known = outside | {at: f"r{at}" for at in item.reduces} | places
+        return {"reduces": reduces, "before": before, "body": lines, "kept": kept}
 
     def _reload(self, number: int) -> list[str]:
         """Row indices, and where the row is split over threads, results of earlier sweeps."""
+        decoded = decode(self.work, self.work.row_axes, "row", "long")
         if not self.split:
-            return self.decode_rows() if number == 0 else []
-        self.printer.known = {}
-        lines = self.decode_rows()
-        for item in self.sweeps[:number]:
-            for at in item.reduces:
-                lines.append(f"const {C_TYPES[self.work.nodes[at].type]} r{at} = all{at}[row];")
-                self.printer.known[at] = f"r{at}"
-        return lines
+            return decoded if number == 0 else []
+        earlier = [at for item in self.sweeps[:number] for at in item.reduces]
+        self.printer.known = {at: f"r{at}" for at in earlier}
+        return decoded + [f"const {C_TYPES[self.work.nodes[at].type]} r{at} = all{at}[row];" for at in earlier]
 
     def outputs(self) -> dict[str, Any]:
         """Texts of the last sweep, which stores."""
-        full, single = self.work.full_stores, self.work.row_stores
-        before = self._reload(len(self.sweeps))
-        row_before = list(before)
+        full = self.work.full_stores
+        row_before = self._reload(len(self.sweeps))
         state = dict(self.printer.known)
         # What this declares stands before the row's stores, which may use it where the row isn't split.
-        before += self.printer.row_level([s.node for s in full])
+        before = row_before + self.printer.row_level([s.node for s in full])
         whole = self.printer.known
         if self.split:
             self.printer.known = state
-        row_lines = self.printer.stored(single, Device.CPU)
+        row_lines = self.printer.stored(self.work.row_stores, Device.CPU)
         if self.split:
             self.printer.known = whole
         body = self.printer.statements([s.node for s in full])
         written = streamed(self.printer, full, self.last, "j - begin")
         if self.work.cols[-1] < _LEAST_STREAMED:
             written["copies"] = []
-        return {
-            "before": before,
-            "before_rows": row_before,
-            "row_stores": row_lines,
-            "decode_outer": self.decode_outer(),
-            "body": body,
-            **written,
-        }
+        return {"before": before, "before_rows": row_before, "row_stores": row_lines, "body": body, **written}
 
 
 def source(work: Kernel, name: str) -> str:
     """Returns the kernel's source."""
     work = exact(work)
-    rows, outer, inner = ir.numel(work.rows), ir.numel(work.cols[:-1]), work.cols[-1]
-    split = rows < _FEW_ROWS and outer * inner >= _LONG_ROW
+    outer, inner = ir.numel(work.cols[:-1]), work.cols[-1]
+    split = ir.numel(work.rows) < _FEW_ROWS and outer * inner >= _LONG_ROW
     piece = min(inner, max(_TILE, -(-inner // max(1, 64 // outer))))
-    printer = _Rows(work, name, split)
+    printer = _Rows(work, split)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    return render(
-        "rowreduce/rows.cpp.j2",
-        {
-            **common(work, Device.CPU, name),
-            "outer": outer,
-            "inner": inner,
-            "tile": _TILE,
-            "split": split,
-            "parts": -(-inner // piece),
-            "piece": piece,
-            "sweeps": sweeps,
-            "last": printer.outputs(),
-            "kept": [{"id": at, "type": C_TYPES[work.nodes[at].type]} for at in sorted(printer.kept)],
-        },
-    )
+    kept = sorted(at for item in printer.sweeps for at in item.kept)
+    values = {"tile": _TILE, "split": split, "piece": piece, "kept": kept}
+    template = "rowreduce/rows.cpp.j2"
+    return printed(template, work, Device.CPU, name, **values, sweeps=sweeps, last=printer.outputs())

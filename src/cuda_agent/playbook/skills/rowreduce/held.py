@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, decode, render, vector_width
+from cuda_agent.playbook.codegen import C_TYPES, vector_width
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import Pass, exact, passes
 from cuda_agent.playbook.skills.shared.lanes import Lanes
-from cuda_agent.playbook.skills.shared.launchers import common
-from cuda_agent.playbook.skills.shared.states import FUNCTORS, identity
+from cuda_agent.playbook.skills.shared.launchers import printed
+from cuda_agent.playbook.skills.shared.states import reduction
 
 _MOST_LANES = 1024
 #: registers of 4 bytes that one thread may spend on its part of the row.
@@ -83,82 +84,35 @@ class _Held(Lanes):
         kept = [at for item in self.sweeps for at in item.kept]
         return max(0.5, sum(self.words(at) for at in (*self.held, *kept)))
 
-    def decode_cols(self) -> list[str]:
-        return decode(self.work, self.work.col_axes, "vector", "int", scale=self.width)
+    def early(self, nodes: Iterable[int], room: str = "", place: str = "") -> tuple[list[str], list[str]]:
+        """Returns no declarations, and statements that read what is the same for all rows where a sweep needs it."""
+        return [], self.local([at for at in nodes if at in self.shared], "s")
 
     def start(self) -> dict[str, Any]:
         """Declarations and loads of what the row holds."""
-        declarations, loads = [], []
-        for at in self.held:
-            declarations.append(f"{self.variable_type(self.work.nodes[at])} x{at}[VECTORS];")
-            loads += self.read(at, f"x{at}[v]")
-            self.name_load(at, f"x{at}[v]")
+        declarations, loads = super().early(self.held, "[VECTORS]", "[v]")
         kept = [f"{C_TYPES[self.work.nodes[at].type]} kept{at}[VECTORS * WIDTH];" for s in self.sweeps for at in s.kept]
-        return {
-            "held_declarations": declarations,
-            "held_loads": loads,
-            "kept_declarations": kept,
-            "decode_rows": decode(self.work, self.work.row_axes, "row", "auto"),
-            "decode_cols": self.decode_cols(),
-        }
-
-    def shared_loads(self, roots: list[int]) -> list[str]:
-        """Loads that are the same for all rows, where a sweep needs them."""
-        lines = []
-        needed = set(self.printer.needed(roots))
-        for at in self.shared:
-            if at in needed:
-                lines += [f"{self.variable_type(self.work.nodes[at])} s{at};", *self.read(at, f"s{at}")]
-                self.name_load(at, f"s{at}")
-        return lines
+        return {"held_declarations": declarations, "held_loads": loads, "kept_declarations": kept}
 
     def sweep(self, number: int) -> dict[str, Any]:
         item, work, printer = self.sweeps[number], self.work, self.printer
-        bodies = [work.nodes[at].args[0] for at in item.reduces]
-        roots = [*bodies, *item.kept]
-        before = self.printer.row_level(roots)
+        roots = [*(work.nodes[at].args[0] for at in item.reduces), *item.kept]
+        before = printer.row_level(roots)
         outside = dict(printer.known)
-        loads = self.shared_loads(roots)
+        _, loads = self.early(printer.needed(roots))
         lines = printer.statements(roots)
-        reduces = [
-            {"id": at, "type": C_TYPES[expr.type], "identity": identity(expr.name, expr.type)}
-            | {"op": FUNCTORS[expr.name], "value": printer.known[expr.args[0]]}
-            for at, expr in ((at, work.nodes[at]) for at in item.reduces)
-        ]
-        kept = [f"kept{at}[v * WIDTH + j] = {printer.known[at]};" for at in item.kept]
-        printer.known = outside
-        for at in item.reduces:
-            printer.known[at] = f"r{at}"
-        for at in item.kept:
-            printer.known[at] = f"kept{at}[v * WIDTH + j]"
-        return {
-            "before": before,
-            "reduces": reduces,
-            "decode": self.decode_cols(),
-            "loads": loads,
-            "body": lines,
-            "kept": kept,
-        }
+        reduces = [reduction(work, at, printer.known) for at in item.reduces]
+        places = {at: f"kept{at}[v * WIDTH + j]" for at in item.kept}
+        kept = [f"{place} = {printer.known[at]};" for at, place in places.items()]
+        printer.known = outside | {at: f"r{at}" for at in item.reduces} | places
+        return {"before": before, "reduces": reduces, "loads": loads, "body": lines, "kept": kept}
 
     def outputs(self) -> dict[str, Any]:
-        full, single = self.work.full_stores, self.work.row_stores
-        known = dict(self.printer.known)
-        row_lines = self.printer.stored(single, Device.CUDA)
+        full, known = self.work.full_stores, dict(self.printer.known)
+        row_lines = self.printer.stored(self.work.row_stores, Device.CUDA)
         self.printer.known = known
-        roots = [s.node for s in full]
-        before = self.printer.row_level(roots)
-        loads = self.shared_loads(roots)
-        body = self.printer.statements(roots)
-        declarations, stores = self.write(full, body)
-        return {
-            "before": before,
-            "row_stores": row_lines,
-            "decode": self.decode_cols(),
-            "loads": loads,
-            "declarations": declarations,
-            "body": body,
-            "stores": stores,
-        }
+        before = self.printer.row_level([s.node for s in full])
+        return {"before": before, "row_stores": row_lines, **self.results(full)}
 
 
 def source(work: Kernel, name: str) -> tuple[str, int] | None:
@@ -166,22 +120,12 @@ def source(work: Kernel, name: str) -> tuple[str, int] | None:
     work = exact(work)
     width = vector_width(work)
     printer = _Held(work, width)
-    shape = Shape(ir.numel(work.rows), ir.numel(work.cols) // width, width, printer.words_per_element())
-    configs = shape.configs()
+    row_vectors = ir.numel(work.cols) // width
+    configs = Shape(ir.numel(work.rows), row_vectors, width, printer.words_per_element()).configs()
     if not configs:
         return None
-    start = printer.start()
+    values = {**printer.start(), "width": width, "configs": configs}
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    text = render(
-        "rowreduce/held.cu.j2",
-        {
-            **common(work, Device.CUDA, name),
-            **start,
-            "width": width,
-            "row_vectors": shape.row_vectors,
-            "sweeps": sweeps,
-            "last": printer.outputs(),
-            "configs": configs,
-        },
-    )
+    template = "rowreduce/held.cu.j2"
+    text = printed(template, work, Device.CUDA, name, **values, sweeps=sweeps, last=printer.outputs())
     return text, len(configs)

@@ -10,7 +10,7 @@ from cuda_agent.playbook.codegen import C_TYPES, decode, render, vector_width
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
 from cuda_agent.playbook.skills.shared.lanes import Lanes
-from cuda_agent.playbook.skills.shared.launchers import common, scratch_pointers
+from cuda_agent.playbook.skills.shared.launchers import scratch_pointers
 from cuda_agent.playbook.skills.shared.states import StateText, state_text
 
 #: blocks that keep the memory of an H200 (132 processors) busy.
@@ -25,9 +25,6 @@ class _Swept(Lanes):
         super().__init__(work, width, len(work.axes()) - 1)
         self.sweeps = passes(work, keep=False)
         self.states: list[StateText] = [state_text(work, item.reduces, "state") for item in self.sweeps]
-
-    def decode_cols(self) -> list[str]:
-        return decode(self.work, self.work.col_axes, "vector", "Index", scale=self.width)
 
     def _earlier(self, number: int) -> list[str]:
         """Row indices and the results of earlier sweeps, from their states in memory."""
@@ -54,20 +51,11 @@ class _Swept(Lanes):
         body = self.printer.statements(bodies)
         values = [f"{C_TYPES[self.work.nodes[at].type]} b{at}[WIDTH];" for at in bodies]
         body += [f"b{at}[j] = {self.printer.known[at]};" for at in bodies]
-        return {
-            "state": text,
-            "before": before,
-            "declarations": declarations,
-            "decode": self.decode_cols(),
-            "loads": loads,
-            "slots": values,
-            "body": body,
-        }
+        early = {"declarations": declarations, "loads": loads}
+        return {"state": text, "before": before, **early, "slots": values, "body": body}
 
     def outputs(self, rows_only: bool) -> dict[str, Any]:
-        full, single = self.work.full_stores, self.work.row_stores
-        roots = [s.node for s in full]
-        finish: list[str] = []
+        single, finish = self.work.row_stores, list[str]()
         if rows_only:
             # The last sweep's own block finishes a row that it alone swept; `row` is decoded there already.
             self._earlier(len(self.sweeps) - 1)
@@ -76,21 +64,8 @@ class _Swept(Lanes):
         known = dict(self.printer.known)
         row_lines = self.printer.stored(single, Device.CUDA)
         self.printer.known = known
-        before += self.printer.row_level(roots)
-        declarations, loads = self.early(self.printer.needed(roots))
-        body = self.printer.statements(roots)
-        values, stores = self.write(full, body)
-        return {
-            "finish": finish,
-            "before": before,
-            "row_stores": row_lines,
-            "declarations": declarations,
-            "decode": self.decode_cols(),
-            "loads": loads,
-            "slots": values,
-            "body": body,
-            "stores": stores,
-        }
+        before += self.printer.row_level([s.node for s in self.work.full_stores])
+        return {"finish": finish, "before": before, "row_stores": row_lines, **self.results(self.work.full_stores)}
 
 
 def configs(rows: int, row_vectors: int) -> list[tuple[int, int, int]]:
@@ -114,19 +89,7 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     most = max(splits for _, _, splits in choices)
     rows_only = not work.full_stores
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
-    shared = common(work, Device.CUDA, name, scratch=True)
-    scratch = scratch_pointers(shared, sweeps, rows * most)
-    text = render(
-        "rowreduce/swept.cu.j2",
-        {
-            **shared,
-            "width": width,
-            "row_vectors": row_vectors,
-            "most_splits": most,
-            "sweeps": sweeps,
-            "last": printer.outputs(rows_only),
-            "rows_only": rows_only,
-            "configs": choices,
-        },
-    )
+    shared, scratch = scratch_pointers(work, name, sweeps, rows * most)
+    values = {"width": width, "sweeps": sweeps, "last": printer.outputs(rows_only), "configs": choices}
+    text = render("rowreduce/swept.cu.j2", {**shared, **values, "rows_only": rows_only})
     return text, len(choices), scratch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
@@ -106,19 +106,35 @@ class Lanes:
         vector = self.is_vector(self.work.nodes[at].coord)
         self.texts[at] = f"widen({variable}.v[j])" if vector else f"widen({variable})"
 
-    def early(self, nodes: Iterable[int]) -> tuple[list[str], list[str]]:
-        """Returns declarations of arrays of UNROLL, and the statements that read them, for the nodes that are early
-        loads."""
+    def early(self, nodes: Iterable[int], room: str = "[UNROLL]", place: str = "[u]") -> tuple[list[str], list[str]]:
+        """Returns declarations of arrays, and the statements that read them, for the nodes that are early loads."""
         declarations, lines = [], []
         for at in nodes:
             expr = self.work.nodes[at]
             if expr.op == "load" and at in self.full and not self.is_late(expr):
-                declarations.append(f"{self.variable_type(expr)} x{at}[UNROLL];")
-                lines += self.read(at, f"x{at}[u]")
-                self.name_load(at, f"x{at}[u]")
+                declarations.append(f"{self.variable_type(expr)} x{at}{room};")
+                lines += self.read(at, f"x{at}{place}")
+                self.name_load(at, f"x{at}{place}")
         return declarations, lines
 
-    def write(self, stores: list[Store], body: list[str]) -> tuple[list[str], list[str]]:
+    def local(self, loads: Iterable[int], letter: str) -> list[str]:
+        """Returns statements that read loads into variables of their own."""
+        lines = []
+        for at in loads:
+            lines += [f"{self.variable_type(self.work.nodes[at])} {letter}{at};", *self.read(at, f"{letter}{at}")]
+            self.name_load(at, f"{letter}{at}")
+        return lines
+
+    def results(self, stores: Sequence[Store], room: str = "[UNROLL]", place: str = "[u]") -> dict[str, list[str]]:
+        """Returns the texts that compute and write results: declarations and statements of early loads, declarations
+        of result vectors, each lane's statements, and those that write the vectors."""
+        roots = [store.node for store in stores]
+        declarations, loads = self.early(self.printer.needed(roots), room, place)
+        body = self.printer.statements(roots)
+        slots, written = self.write(stores, body)
+        return {"declarations": declarations, "loads": loads, "slots": slots, "body": body, "stores": written}
+
+    def write(self, stores: Sequence[Store], body: list[str]) -> tuple[list[str], list[str]]:
         """Returns declarations of result vectors and the statements that write them. Adds each lane's statements to
         `body`."""
         declarations, lines = [], []

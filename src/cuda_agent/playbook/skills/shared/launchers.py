@@ -8,7 +8,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, parameters, storage_type
+from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, parameters, render, storage_type
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.names import cpp_name
@@ -21,9 +21,12 @@ _LARGE_BYTES = 64 << 20
 SCRATCH = (("void", "scratch"),)
 
 
-def scratch_pointers(values: dict[str, object], sweeps: list[dict[str, Any]], results: int) -> int:
-    """Adds the parameters `parts<k>` for the partial states of each sweep to the values of a template, and the place of
-    the states of so many results in the scratch memory to each sweep. Returns the bytes of this memory."""
+def scratch_pointers(
+    work: Kernel, name: str, sweeps: list[dict[str, Any]], results: int
+) -> tuple[dict[str, object], int]:
+    """Returns the values of a template with parameters `parts<k>` for the partial states of each sweep, and the bytes
+    of the scratch memory. Adds to each sweep the place of its states of so many results in this memory."""
+    values = common(work, Device.CUDA, name, scratch=True)
     names = [f"parts{k}" for k in range(len(sweeps))]
     for key, text in (
         ("parameters", "State{k}* __restrict__ {name}"), ("parameters_plain", "State{k}* {name}"),
@@ -34,7 +37,7 @@ def scratch_pointers(values: dict[str, object], sweeps: list[dict[str, Any]], re
     for sweep in sweeps:
         sweep["offset"] = offset
         offset += -(-results * sweep["state"].bytes // 256) * 256
-    return offset
+    return values, offset
 
 
 def streamed(printer: Printer, stores: Sequence[Store], last: int, place: str) -> dict[str, list[str]]:
@@ -85,6 +88,11 @@ def kernel_step(
     )
 
 
+def printed(template: str, work: Kernel, device: Device, name: str, **values: object) -> str:
+    """Returns the text of a kernel by a template, which also has the values that all templates need."""
+    return render(template, {**common(work, device, name), **values})
+
+
 def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
     """Returns the values that the templates of all kernels need."""
     pointers, _ = launcher(work, device, name, SCRATCH if scratch else ())
@@ -93,6 +101,7 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
     # Pointers that cross as void* get their types.
     casts = [f"auto* {name}_p = static_cast<{type_}>({name});" for type_, name in pairs]
     return {
+        "work": work,
         "name": name,
         "title": f"{made} from {', '.join(map(cpp_name, work.reads)) or 'constants'}",
         "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),

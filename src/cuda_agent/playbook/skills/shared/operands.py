@@ -8,6 +8,7 @@ from importlib import resources
 from typing import Any
 
 from cuda_agent.core.enums import Precision
+from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.plan import DoesNotApply, Place, PlanState, Step, StridedView
 
@@ -45,6 +46,12 @@ def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
             raise DoesNotApply(name)
         found.append(view)
     return found
+
+
+def only_reader(state: PlanState, name: str) -> Node | None:
+    """Returns the node that alone reads this value, None where the graph returns it."""
+    users = state.users(name)
+    return users[0] if len(users) == 1 and not state.is_output(name) else None
 
 
 def plain_copy(state: PlanState, name: str) -> StridedView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent.playbook.codegen import C_TYPES, literal, render
@@ -9,8 +10,10 @@ from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import companion
 
 _IDENTITY = {"sum": "0", "prod": "1", "any": "false", "all": "true"}
-COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and"}
-FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", "any": "Or", "all": "And"}
+COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and",
+            "logsum": "f_logsum"}  # fmt: skip
+FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", "any": "Or", "all": "And",
+            "logsum": "LogSum"}  # fmt: skip
 OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})",
         "any": "{a} | {b}", "all": "{a} & {b}"}  # fmt: skip
 
@@ -20,11 +23,19 @@ def identity(kind: str, type_: str) -> str:
     if kind in _IDENTITY:
         return _IDENTITY[kind]
     if type_ in ("f32", "f64"):
-        return literal(float("-inf" if kind == "max" else "inf"), type_)
+        return literal(float("-inf" if kind in ("max", "logsum") else "inf"), type_)
     if type_ == "b":
         return "false" if kind == "max" else "true"
     lowest = {"i32": "INT32_MIN", "i64": "INT64_MIN"}[type_]
     return lowest if kind == "max" else lowest.replace("MIN", "MAX")
+
+
+def reduction(work: Kernel, at: int, known: Mapping[int, str]) -> dict[str, object]:
+    """Returns what templates say about a plain reduction or a scan. `known` are the texts of computed nodes."""
+    expr = work.nodes[at]
+    words = {"combine": COMBINE[expr.name], "op": FUNCTORS[expr.name], "identity": identity(expr.name, expr.type)}
+    about = {"id": at, "kind": expr.name, "type": C_TYPES[expr.type], "floats": expr.type in ("f32", "f64")}
+    return {**words, **about, "value": known.get(expr.args[0])}
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, render
+from cuda_agent.playbook.codegen import Printer
 from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.skills.shared.states import COMBINE
-from cuda_agent.playbook.skills.stencil.window import Stencil, common_values, tile_bytes, tile_sizes
+from cuda_agent.playbook.skills.stencil.window import Stencil, printed_windows, tile_bytes, tile_sizes
 
 #: outputs of a tile
 _TARGETS = (2048, 8192, 32768)
@@ -137,22 +137,14 @@ class _Cpu:
                 start = position if start == "0" else f"({start}) * E{k} + {position}"
         return f"const {st.type(at)}* w{at} = s{at} + {start};"
 
-    def values(self, name: str, configs: list[tuple[int, ...]]) -> dict[str, object]:
+    def values(self) -> dict[str, object]:
         """Returns the values of the template."""
         st, row = self.stencil, "0"
         for k in st.held[:-1]:
             row = f"({row}) * E{k} + p{k}" if row != "0" else f"p{k}"
-        return {
-            **common_values(st, Device.CPU, name),
-            "stage_row": row,
-            "stage_parts": self.stage_parts(),
-            "tables": [{"id": at, "type": st.type(at)} for at in st.tables],
-            "table_fill": self.tables() if st.tables else [],
-            "windows": [self._row(at) for at in st.staged],
-            "tap_body": self.tap_body(),
-            "result_body": self.result_body(),
-            "configs": configs,
-        }
+        texts = {"tap_body": self.tap_body(), "result_body": self.result_body(), "table_fill": self.tables()}
+        windows = [self._row(at) for at in st.staged]
+        return {"stage_row": row, "stage_parts": self.stage_parts(), "windows": windows, **texts}
 
 
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
@@ -165,4 +157,7 @@ def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
             configs.append(config)
     if not configs:
         return None
-    return render("stencil/stencil.cpp.j2", _Cpu(stencil).values(name, configs)), len(configs)
+    text = printed_windows(
+        "stencil/stencil.cpp.j2", stencil, Device.CPU, name, configs=configs, **_Cpu(stencil).values()
+    )
+    return text, len(configs)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, common_width, render
+from cuda_agent.playbook.codegen import Printer, common_width
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
 from cuda_agent.playbook.skills.shared.lanes import Lanes
 from cuda_agent.playbook.skills.shared.states import OPS
-from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, common_values, tile_bytes, tile_sizes
+from cuda_agent.playbook.skills.stencil.window import Stencil, printed_windows, tile_bytes, tile_sizes
 
 #: (threads, outputs a thread, outputs a tile); 16-bit results begin with the second.
 _SETTINGS = ((256, 4, 2048), (256, 8, 2048), (128, 4, 1024), (256, 8, 4096), (128, 8, 2048), (128, 4, 512))
@@ -130,20 +130,14 @@ class _Cuda:
             "stage_unroll": max(1, min(4, int(32 // max(words, 1)))),
             "stage_declarations": declarations,
             "stage_loads": loads,
-            "stage_results": [f"Vec<{st.type(at)}, WIDTH> y{at};" for at in st.staged],
             "stage_body": body,
-            "stage_stores": [f"store_vector(s{at} + at * WIDTH, y{at});" for at in st.staged],
         }
 
     def tables(self) -> dict[str, object]:
         """Returns statements that compute the factors of the taps at position `at`, and their values."""
-        st = self.stencil
         printer = Printer(self.work, self._axis, self._load)
-        lines = printer.statements(st.tables)
-        return {
-            "table_body": lines,
-            "tables": [{"id": at, "type": st.type(at), "value": printer.known[at]} for at in st.tables],
-        }
+        lines = printer.statements(self.stencil.tables)
+        return {"table_body": lines, "table_values": {at: printer.known[at] for at in self.stencil.tables}}
 
     def _axis(self, k: int) -> str:
         return f"i{k}" if k < self.stencil.rows else f"t{k}"
@@ -164,18 +158,17 @@ class _Cuda:
         printer = Printer(work, self._lane)
         for at in st.staged:
             printer.known[at] = f"w{at}[SHIFT + j * {stride} + {t_last} * {dilation}]" if slide else f"w{at}[SHIFT + j]"
-        factors = [line for at in st.tables for line in self._factors(at)]
         for at in st.tables:
             printer.known[at] = f"f{at}[j]" if st.plane == st.last else f"f{at}"
         steady, body = self._split(printer)
         for at in st.reduces:
             value = printer.known[work.nodes[at].args[0]]
             body.append(f"r{at}[j] = {OPS[work.nodes[at].name].format(a=f'r{at}[j]', b=value)};")
-        rows = [self._row(at, reach <= _ROW_REGISTERS) for at in st.staged]
         return {
-            "last_tap": {"tap": slide.tap, "taps": slide.taps} if slide else None,
-            "row_loads": [line for lines in rows for line in lines],
-            "tap_steady": [*factors, *steady],
+            "in_registers": reach <= _ROW_REGISTERS,
+            "rows": {at: f"s{at} + {self._row()}" for at in st.staged},
+            "tap": self._tap(),
+            "tap_steady": steady,
             "tap_body": body,
             "row_length": f"(SHIFT + (OUT - 1) * {stride} + {(slide.taps - 1) * dilation if slide else 0} + 4) / 4 * 4",
         }
@@ -203,77 +196,34 @@ class _Cuda:
         rows, cols = self.stencil.rows, self.work.cols
         return " + ".join(f"t{rows + k} * {step}" for k, step in enumerate(ir.contiguous(cols)))
 
-    def _row(self, at: int, in_registers: bool) -> list[str]:
-        """Statements that give `w<at>`: a staged row from the first position of the thread's outputs on."""
-        st = self.stencil
+    def _row(self) -> str:
+        """Returns the first position of the thread's outputs in a staged row."""
         start = "0"
-        for k in st.held:
-            slide = st.slides.get(k)
+        for k in self.stencil.held:
+            slide = self.stencil.slides.get(k)
             position = f"o{k} * {slide.stride}" if slide else f"o{k}"
-            if slide and k != st.last:
+            if slide and k != self.stencil.last:
                 position += f" + t{slide.tap} * {slide.dilation}"
             start = position if start == "0" else f"({start}) * E{k} + {position}"
-        if in_registers:
-            return self._held(f"w{at}", "ROW", f"s{at} + {start}", at)
-        return [f"const {st.type(at)}* w{at} = s{at} + {start};"]
-
-    def _factors(self, at: int) -> list[str]:
-        """Statements that give `f<at>`, a tap's factor: for each of a thread's outputs where these are channels."""
-        st = self.stencil
-        if st.plane == st.last:
-            return self._held(f"f{at}", "OUT", f"h{at} + ({self._tap()}) * T{st.last} + o{st.last}", at)
-        plane = f"o{st.plane} * TAPS + " if st.plane is not None else ""
-        return [f"const {st.type(at)} f{at} = h{at}[{plane}{self._tap()}];"]
-
-    def _held(self, name: str, length: str, start: str, at: int) -> list[str]:
-        """Statements that read from shared memory into registers, 16 bytes at once."""
-        type_, width = self.stencil.type(at), 16 // BYTES[self.work.nodes[at].type]
-        if width > 4:
-            return [f"const {type_}* {name} = {start};"]
-        return [
-            f"{type_} {name}[{length}];",
-            "#pragma unroll",
-            f"for (int q = 0; q < {length}; q += {width}) {{",
-            f"  const auto piece = load_vector<{width}>({start} + q);",
-            "#pragma unroll",
-            f"  for (int k = 0; k < {width}; ++k) {name}[q + k] = piece.v[k];",
-            "}",
-        ]
+        return start
 
     def epilogue(self) -> dict[str, object]:
         """Returns the values that print results from the reduced windows."""
         st, work = self.stencil, self.work
         lanes = Lanes(work, self.store_width, st.last)
-        for at in st.reduces:
-            lanes.printer.known[at] = f"r{at}[v + j]"
-        before: list[str] = []
-        for at in lanes.printer.needed([s.node for s in work.stores]):
-            expr = work.nodes[at]
-            if expr.op == "load" and not lanes.is_late(expr):
-                before += [f"{lanes.variable_type(expr)} x{at};", *lanes.read(at, f"x{at}")]
-                lanes.name_load(at, f"x{at}")
+        lanes.printer.known = {at: f"r{at}[v + j]" for at in st.reduces}
+        needed = lanes.printer.needed([s.node for s in work.stores])
+        early = [at for at in needed if work.nodes[at].op == "load" and not lanes.is_late(work.nodes[at])]
+        before = lanes.local(early, "x")
         body = lanes.printer.statements([s.node for s in work.stores])
-        declarations, stores = lanes.write(list(work.stores), body)
-        return {
-            "result_loads": [*before, *declarations],
-            "result_body": body,
-            "result_stores": stores,
-        }
+        declarations, stores = lanes.write(work.stores, body)
+        return {"result_loads": [*before, *declarations], "result_body": body, "result_stores": stores}
 
-    def values(self, name: str) -> dict[str, object]:
+    def values(self) -> dict[str, object]:
         """Returns the values of the template."""
-        return {
-            **common_values(self.stencil, Device.CUDA, name),
-            **self.staging(),
-            **self.windows(),
-            **self.epilogue(),
-            **self.tables(),
-            "stage_width": self.width,
-            "store_width": self.store_width,
-            "shift": self.shift,
-            "multiple": self.multiple,
-            "configs": self.configs,
-        }
+        sizes = {"stage_width": self.width, "store_width": self.store_width, "multiple": self.multiple}
+        texts = {**self.staging(), **self.windows(), **self.epilogue(), **self.tables()}
+        return {**texts, **sizes, "shift": self.shift, "configs": self.configs}
 
 
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
@@ -281,4 +231,5 @@ def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
     printer = _Cuda(stencil)
     if not printer.configs or printer.reads_beyond():
         return None
-    return render("stencil/stencil.cu.j2", printer.values(name)), len(printer.configs)
+    text = printed_windows("stencil/stencil.cu.j2", stencil, Device.CUDA, name, **printer.values())
+    return text, len(printer.configs)

@@ -6,15 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import reached
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, decode
+from cuda_agent.playbook.codegen import C_TYPES
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS
-from cuda_agent.playbook.skills.shared.launchers import common
-from cuda_agent.playbook.skills.shared.states import identity
-from cuda_agent.playbook.walk import reached
+from cuda_agent.playbook.skills.shared.launchers import printed
+from cuda_agent.playbook.skills.shared.states import reduction
 
 _KINDS = ("sum", "max", "min")
 BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "b": 1}
@@ -217,28 +217,18 @@ def tile_bytes(stencil: Stencil, sizes: dict[int, int], multiple: int = 4, shift
     return sum(BYTES[stencil.work.nodes[at].type] * count for nodes, count in parts for at in nodes)
 
 
-def common_values(stencil: Stencil, device: Device, name: str) -> dict[str, object]:
-    """Returns the values that the templates of both devices need."""
+def printed_windows(template: str, stencil: Stencil, device: Device, name: str, **values: object) -> str:
+    """Returns the text of a kernel over windows by a template."""
     work, slides = stencil.work, sorted(stencil.slides.values(), key=lambda slide: slide.axis)
-    index, tap = ("Index", "int") if device is Device.CUDA else ("long", "long")
-    return {
-        **common(work, device, name),
-        "window": " x ".join(str(slide.taps) for slide in slides),
-        "taps": stencil.taps,
-        "outer": ir.numel([work.rows[k] for k in stencil.outer]),
-        "outer_decode": decode(work, stencil.outer, "rest", index),
-        "tap_decode": decode(work, work.col_axes, "tap", tap, letter="t"),
+    values |= {
+        "st": stencil,
+        "bytes": BYTES,
+        "slides": slides,
         "axes_tiled": [_tiled(stencil, k) for k in stencil.tiled],
-        "held": stencil.held,
-        "last": stencil.last,
-        "plane": stencil.plane,
-        "staged": [{"id": at, "type": stencil.type(at)} for at in stencil.staged],
-        "reduces": [
-            {"id": at, "type": stencil.type(at), "identity": identity(work.nodes[at].name, work.nodes[at].type)}
-            for at in stencil.reduces
-        ],
-        "tap_loops": [{"tap": slide.tap, "taps": slide.taps} for slide in slides if slide.axis != stencil.last],
     }
+    reduces = [reduction(work, at, {}) for at in stencil.reduces]
+    outer = ir.numel([work.rows[k] for k in stencil.outer])
+    return printed(template, work, device, name, reduces=reduces, outer=outer, **values)
 
 
 def _tiled(stencil: Stencil, k: int) -> dict[str, object]:
