@@ -76,3 +76,17 @@ def test_a_process_that_ended_serves_nobody() -> None:
     processes.ask(lambda seat: seat.fork.end())
     processes.ask(lambda seat: None)
     assert len(zygote.forks) == 2
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_shortage_beside_others_may_be_left_for_later(repeats: bool) -> None:
+    zygote = Zygote()
+    processes = Processes(cast(Any, zygote), 9, repeats_scarce=repeats)
+
+    def short(_seat: ProcessSlot) -> None:
+        raise Failure(TaskFinding(rule=Rule.COMPILES, detail="no time"), scarce=True)
+
+    processes.ask(lambda _seat: None)
+    with pytest.raises(Failure):
+        processes.ask(short)
+    assert len(zygote.forks) == (2 if repeats else 1)

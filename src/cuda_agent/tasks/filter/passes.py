@@ -100,7 +100,8 @@ class Passes:
             except Failure as failure:
                 return task if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
 
-        yield from self._run(tasks, at_a_time, run, 1 if alone else options.tasks_a_process)
+        # A task that is short of time or memory here is checked alone later.
+        yield from self._run(tasks, at_a_time, run, 1 if alone else options.tasks_a_process, repeats_scarce=False)
 
     def _queue_of(self, task: DatasetTask) -> DeviceQueue:
         return DeviceQueue(self._queue, task.task.key, rank=task.number)
@@ -146,6 +147,7 @@ class Passes:
         a_process: int,
         *,
         warm: bool = True,
+        repeats_scarce: bool = True,
     ) -> Iterator[Result]:
         """Yields what `job` returns for every item, as it comes, for as many as there is time for. Raises what `job`
         raises. `a_process` is how many items may follow each other in one process."""
@@ -157,7 +159,7 @@ class Passes:
         ]
         idle: queue.SimpleQueue[tuple[Zygote, Processes]] = queue.SimpleQueue()
         for zygote in zygotes:
-            idle.put((zygote, Processes(zygote, a_process)))
+            idle.put((zygote, Processes(zygote, a_process, repeats_scarce=repeats_scarce)))
 
         def work(item: Item) -> Result | None:
             zygote, processes = idle.get()

@@ -27,10 +27,11 @@ class ProcessSlot:
 class Processes:
     """Runs tasks in processes, at most `most` tasks in each. Starting CUDA in a process takes longer than most of a
     task's checks, and a GPU's driver does it for one process at a time. In a shared process a task can only pass: a
-    task that fails is repeated in its own process, because an earlier task may have caused the failure."""
+    task that fails is repeated in its own process, because an earlier task may have caused the failure. A failure from
+    shortage is repeated only with `repeats_scarce`."""
 
-    def __init__(self, zygote: Zygote, most: int) -> None:
-        self._zygote, self._most = zygote, most
+    def __init__(self, zygote: Zygote, most: int, *, repeats_scarce: bool = True) -> None:
+        self._zygote, self._most, self._repeats_scarce = zygote, most, repeats_scarce
         self._fork: Fork | None = None
         self._served = 0
 
@@ -40,8 +41,9 @@ class Processes:
         if self._fork is not None:
             try:
                 return self._run_in(self._fork, job, 0.0)
-            except Failure:
-                pass
+            except Failure as failure:
+                if failure.scarce and not self._repeats_scarce:
+                    raise
         begun = time.monotonic()
         fork = self._zygote.fork()
         return self._run_in(fork, job, time.monotonic() - begun)
