@@ -42,7 +42,9 @@ def export(
 
 def _by_parts(folder: Path, kind: exporting.ExportKind, name: str | None, out: Path | None) -> CommandAnswer:
     if kind is not exporting.ExportKind.PACKAGE:
-        raise UsageError(f"A model by parts is no {kind.value}", "Use --as package, or export the run of one part")
+        raise UsageError(
+            f"A model by parts can't be exported as {kind.value}", "Use --as package, or export the run of one part"
+        )
     target, record = export_parts(folder, name=name, out=out)
     if record.speedup is not None and record.speedup.value < 1.0:
         say("note: with these parts the model is slower than the original, which is the better choice")
