@@ -32,11 +32,11 @@ from torch import nn
 class Experts(nn.Module):
     def __init__(self):
         super().__init__()
-        self.router = nn.Sequential(nn.Linear(48, 3), nn.Softmax(-1))
+        self.router = nn.Sequential(nn.LayerNorm(48), nn.Softmax(-1))
         self.experts = nn.ModuleList(nn.Linear(48, 48) for _ in range(3))
 
     def forward(self, x):
-        weights = self.router(x)
+        weights = self.router(x)[:, :3]
         top, out = weights.argmax(-1), torch.zeros_like(x)
         for index, expert in enumerate(self.experts):
             rows = (top == index).nonzero().squeeze(-1)
