@@ -6,11 +6,18 @@ directly.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from cuda_agent.agent.context import Progress, Session
+from cuda_agent.agent.judging import open_judge
 from cuda_agent.core.records import Candidate, Task, VerifyReport
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.trials import Verification, failing
 from cuda_agent.workers.process import WorkerFault
+from cuda_agent.workspace.layout import Workspace
 
 TASK = Task(
     name="scaled_relu",
@@ -103,3 +110,14 @@ def _said(report: VerifyReport) -> tuple[str, str, VerifyReport]:
         return "verified", "", report
     verdict, reason = failing(report)
     return verdict.value, reason, report
+
+
+@contextlib.contextmanager
+def uncompiled_judge(
+    task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool
+) -> Iterator[tuple[Session, Path]]:
+    """Opens the judge as a run does, but without timing torch.compile."""
+    with open_judge(task, workspace, progress, hidden, admitted=True) as (session, socket):
+        assert isinstance(session, JudgeSession)
+        eager_only(session.__enter__()).admit()
+        yield session, socket

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cuda_agent.agent.context import Progress, Session
-from cuda_agent.agent.judging import open_judge
 from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.run import AgentRun
 from cuda_agent.agent.storage.rundir import RunDirectory
@@ -19,14 +15,12 @@ from cuda_agent.core.config import JudgeOptions, OptimizeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.extraction import Extraction, WholeModel
-from cuda_agent.core.records import Task, Trajectory
-from cuda_agent.judge.session import JudgeSession
+from cuda_agent.core.records import Trajectory
 from cuda_agent.release.extract.apply import apply, optimized
 from cuda_agent.release.extract.extract import extract, read_extraction
 from cuda_agent.release.extract.specs import WholeModelSource, whole_model_source
-from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.sandbox import sandbox_facts
-from judge_specimens import eager_only
+from judge_specimens import uncompiled_judge
 
 pytestmark = pytest.mark.integration
 
@@ -118,16 +112,6 @@ class ModelNew(nn.Module):
 """
 FILES = {"model_new.py": MODEL_NEW, "kernels/gate.cpp": KERNEL, "kernels/gate_binding.cpp": BINDING}
 OPTIONS = JudgeOptions(device=Device.CPU, timing_budget_s=0.5, trials=2)
-
-
-@contextlib.contextmanager
-def uncompiled_judge(
-    task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool
-) -> Iterator[tuple[Session, Path]]:
-    with open_judge(task, workspace, progress, hidden, admitted=True) as (session, socket):
-        assert isinstance(session, JudgeSession)
-        eager_only(session.__enter__()).admit()
-        yield session, socket
 
 
 def taken(whole: WholeModelSource, out: Path, model: str, **settings: int | float) -> Extraction:

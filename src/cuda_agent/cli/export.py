@@ -8,14 +8,20 @@ from typing import Annotated
 import typer
 
 from cuda_agent.cli.support.output import CommandAnswer, answers, say
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.extraction import Extraction
 from cuda_agent.release.export import export as exporting
+from cuda_agent.release.export.parts import export_parts
 from cuda_agent.release.export.summary import slower_than_eager
 
 
 @answers
 def export(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run directory that optimize left, or an entry of a registry.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run directory, an entry of a registry, or the folder of optimize --parts."
+        ),
     ],
     kind: Annotated[exporting.ExportKind, typer.Option("--as", help="What to make of it.")],
     name: Annotated[str | None, typer.Option("--name", help="Of the Python package; by default the task's.")] = None,
@@ -24,9 +30,25 @@ def export(
     ] = None,
 ) -> CommandAnswer:
     """Make the best candidate a project of its own that needs nothing of cuda-agent. Runs the task once, sandboxed."""
+    if (run / Extraction.file_name).is_file():
+        return _by_parts(run, kind, name, out)
     made = exporting.export(run, kind, name=name, out=out)
     if slower_than_eager(made.evaluation):
         say("note: these kernels are slower than eager; the original is the better choice")
     document = {"directory": str(made.folder), "as": kind.value, "verified": made.verified.model_dump(mode="json")}
     shown = [f"{made.verified.task}: exported to {made.folder}; see its README.md"]
     return CommandAnswer({"schema_version": 1, **document}, shown)
+
+
+def _by_parts(folder: Path, kind: exporting.ExportKind, name: str | None, out: Path | None) -> CommandAnswer:
+    if kind is not exporting.ExportKind.PACKAGE:
+        raise UsageError(
+            f"A model by parts can't be exported as {kind.value}", "Use --as package, or export the run of one part"
+        )
+    target, record = export_parts(folder, name=name, out=out)
+    if record.speedup is not None and record.speedup.value < 1.0:
+        say("note: with these parts the model is slower than the original, which is the better choice")
+    document = {"directory": str(target), "as": kind.value, "parts": record.model_dump(mode="json")}
+    return CommandAnswer(
+        {"schema_version": 1, **document}, [f"{record.model}: exported to {target}; see its README.md"]
+    )

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from cuda_agent.cli.parts import check_parts, put_together
 from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, emit, say, show
 from cuda_agent.cli.support.settings import DebugArg, JsonArg, with_settings
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, TaskError, UsageError
-from cuda_agent.report.tables.extraction import extraction_view, whole_model_view
+from cuda_agent.core.errors import EXIT_OK, UsageError
+from cuda_agent.report.tables.extraction import extraction_view
 from cuda_agent.workspace.sandbox import resolve_level
 
 
@@ -55,9 +56,7 @@ def extract(
         )  # fmt: skip
     if not as_json:
         show(extraction_view(extraction, note))
-    if not extraction.tasks:
-        remedy = f"Raise --operators, or optimize it as it is: {folder / 'whole.py'}"
-        raise TaskError(f"No submodule of {model} can be a task", remedy)
+    check_parts(extraction, folder)
     if as_json:
         emit(extraction.to_json())
     say(f"next: cuda-agent optimize {folder / 'tasks'} --out {folder / 'runs'}")
@@ -81,16 +80,12 @@ def apply(
     """Run the whole model with its optimized parts beside the original: do the outputs agree, how much faster is it?
 
     Exit code 9 where the outputs don't agree or nothing could be timed."""
-    from cuda_agent.release.extract.apply import apply as put_together
+    from cuda_agent.release.extract.apply import apply as judged
     from cuda_agent.release.extract.apply import optimized
     from cuda_agent.release.extract.extract import read_extraction
 
     extraction = read_extraction(extracted)
     parts, notes = optimized(extraction, runs)
     with ProgressView(extraction.name) as view:
-        record = put_together(extraction, parts, options, notes=notes, compiled=not no_compile, say=view)
-    # Beside each run too, where `promote` looks for it.
-    for folder in (out or extracted, *(part.run for part in parts)):
-        record.write(folder)
-    code = EXIT_OK if record.speedup is not None else EXIT_NOT_PASSED
-    return CommandAnswer(record, [whole_model_view(record)], code=code)
+        record = judged(extraction, parts, options, notes=notes, compiled=not no_compile, say=view)
+    return put_together(record, [out or extracted, *(part.run for part in parts)])

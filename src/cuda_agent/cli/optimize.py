@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from cuda_agent.agent import optimize as running
 from cuda_agent.agent.run import Unsaved
 from cuda_agent.agent.taskfile import load_task
+from cuda_agent.cli.parts import by_parts
 from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, say, show
 from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.config import Limits, OptimizeOptions
@@ -44,6 +45,9 @@ def optimize(
     ] = None,
     api_key_file: KeyFileArg = None,
     prices: PricesArg = None,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Replace the parts of a module that can be; the rest stays in PyTorch.")
+    ] = False,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
@@ -62,6 +66,14 @@ def optimize(
             )  # fmt: skip
 
     files = _files(tasks)
+    if parts and len(files) > 1:
+        raise UsageError("--parts takes one module", "Name one file")
+    if parts:
+
+        def several(inside: Sequence[Path], folder: Path) -> tuple[list[RunRow], int]:
+            return _played_all(inside, folder, run, as_json=as_json)
+
+        return by_parts(files[0], options, out, several, as_json=as_json).print(as_json=as_json)
     if len(files) == 1 and not tasks[0].is_dir():
         return answer_of(*run(files[0], out)).print(as_json=as_json)
     return _several(files, out, run, as_json=as_json)
@@ -98,6 +110,11 @@ def _files(tasks: list[Path]) -> list[Path]:
 
 
 def _several(files: list[Path], out: Path | None, run: _Run, *, as_json: bool) -> int:
+    rows, code = _played_all(files, out, run, as_json=as_json)
+    return CommandAnswer(_document(rows), [suite_view(rows)], code=code).print(as_json=as_json)
+
+
+def _played_all(files: Sequence[Path], out: Path | None, run: _Run, *, as_json: bool) -> tuple[list[RunRow], int]:
     """One after the other. A task that can't be judged is a row; what no task can survive ends the suite."""
     rows: list[RunRow] = []
     codes: list[int] = []
@@ -116,10 +133,10 @@ def _several(files: list[Path], out: Path | None, run: _Run, *, as_json: bool) -
         codes.append(code)
         if code == EXIT_INTERRUPTED:
             break
-    return CommandAnswer(_document(rows), [suite_view(rows)], code=_together(codes)).print(as_json=as_json)
+    return rows, _together(codes)
 
 
-def _names(files: list[Path]) -> list[str]:
+def _names(files: Sequence[Path]) -> list[str]:
     """The files' stems, made different from each other by the folder's name or a number."""
     stems = [path.stem for path in files]
     names: list[str] = []

@@ -38,7 +38,7 @@ class ExtractedTask(Record):
 
 
 class LeftOutPart(Record):
-    """Submodules that take time but are no task, with the reason."""
+    """Submodules that take time but stay in PyTorch, with the reason. The path "forward" stands for the model's own."""
 
     kind: str
     paths: tuple[str, ...] = Field(min_length=1)
@@ -94,11 +94,12 @@ class WholePart(Record):
 class WholeModel(StoredRecord):
     """A whole model with optimized submodules beside the original, timed in the judge's side-by-side rounds.
 
-    `agreed` means that every trial's outputs were within the tolerance of the original's; times exist only then.
-    `speedup` is original / patched. `others` compares the patched model with `torch.compile` of the original and the
-    other baselines. `covered` is the share of the original's time in the parts that ran. `predicted` is Amdahl's
-    speed-up from the parts' shares and speed-ups. `max_error` is the largest relative L2 error of an output against the
-    float64 oracle, and `original_error` is that of the original.
+    `parts` were replaced; `left_out` are those that stay in PyTorch. `agreed` means that every trial's outputs were
+    within the tolerance of the original's; times exist only then. `speedup` is original / patched. `others` compares
+    the patched model with `torch.compile` of the original and the other baselines. `covered` is the share of the
+    original's time in the parts that ran. `predicted` is Amdahl's speed-up from the parts' shares and speed-ups.
+    `max_error` is the largest relative L2 error of an output against the float64 oracle, and `original_error` is that
+    of the original.
     """
 
     file_name = "whole_model.json"
@@ -107,6 +108,7 @@ class WholeModel(StoredRecord):
     device: Device
     precision: Precision
     parts: tuple[WholePart, ...] = Field(min_length=1)
+    left_out: tuple[LeftOutPart, ...] = ()
     agreed: bool
     reason: str = ""
     max_error: float | None = None

@@ -46,7 +46,7 @@ class CheckpointPolicy:
         except NotCovered as gap:
             return _finish(gap.cause, "not_covered")
         except TaskError as error:
-            return _finish(f"the reference can't be captured as a graph: {error.cause}", "not_covered")
+            return _finish(f"the reference can't be captured as a graph: {error}", "not_covered")
         opening = tuple(
             ToolCall(id=f"plans-{number}", tool="Bash", arguments={"command": command})
             for number, command in enumerate(laying_out(plans), 1)

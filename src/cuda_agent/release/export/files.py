@@ -30,17 +30,17 @@ def project_files(finished: Finished, described: Verified, kind: str, package: s
     values = _values(finished, described, kind, package)
     hub = kind == "hf-kernels"
     inside = f"torch-ext/{package}" if hub else f"src/{package}"
-    files = {f"{inside}/{name}": _rendered(f"package/{name}", values) for name in _COMMON}
+    files = {f"{inside}/{name}": rendered(f"package/{name}", values) for name in _COMMON}
     if values["operator"]:
-        files[f"{inside}/custom_op.py"] = _rendered("operator/custom_op.py", values)
+        files[f"{inside}/custom_op.py"] = rendered("operator/custom_op.py", values)
     files |= {
         f"{inside}/reference.py": finished.task.source,
         f"{inside}/model_new.py": with_local_extension(finished.candidate.files["model_new.py"]),
         f"{inside}/verified.json": described.model_dump_json(indent=1) + "\n",
         "evaluation.json": finished.evaluation.to_json() + "\n",
-        "LICENSE": _rendered("package/LICENSE", values),
-        "README.md": _rendered("package/README.md", values),
-        f"tests/test_{package}.py": _rendered("package/test_package.py", values),
+        "LICENSE": rendered("package/LICENSE", values),
+        "README.md": rendered("package/README.md", values),
+        f"tests/test_{package}.py": rendered("package/test_package.py", values),
     }
     native = {name: text for name, text in finished.candidate.files.items() if name.startswith("kernels/")}
     _check_names(native)
@@ -49,8 +49,8 @@ def project_files(finished: Finished, described: Verified, kind: str, package: s
     fixed = {name: fixed_files()[name] for name in ("binding.cpp", "binding_registry.h")}
     files |= {f"{inside}/native/{name}": text for name, text in (fixed | native).items()}
     for name in ("cuda_extension.py", "build.py"):
-        files[f"{inside}/{name}"] = _rendered(f"package/{name}", values)
-    return files | {"pyproject.toml": _rendered("package/pyproject.toml", values)}
+        files[f"{inside}/{name}"] = rendered(f"package/{name}", values)
+    return files | {"pyproject.toml": rendered("package/pyproject.toml", values)}
 
 
 def _hub_files(native: dict[str, str], package: str, inside: str, values: dict[str, Any]) -> dict[str, str]:
@@ -62,13 +62,13 @@ def _hub_files(native: dict[str, str], package: str, inside: str, values: dict[s
     folder = values["native"]
     files = {f"{folder}/{name}": text for name, text in native.items()}
     files |= {
-        f"{folder}/binding_registry.h": _rendered("hub/binding_registry.h", values),
-        f"{folder}/shim/pybind11/pybind11.h": _rendered("hub/pybind11.h", values),
-        "torch-ext/torch_binding.cpp": _rendered("hub/torch_binding.cpp", values),
-        f"{inside}/cuda_extension.py": _rendered("hub/cuda_extension.py", values),
-        "build.toml": _rendered("hub/build.toml", values),
-        "flake.nix": _rendered("hub/flake.nix", values),
-        "build_local.py": _rendered("hub/build_local.py", values),
+        f"{folder}/binding_registry.h": rendered("hub/binding_registry.h", values),
+        f"{folder}/shim/pybind11/pybind11.h": rendered("hub/pybind11.h", values),
+        "torch-ext/torch_binding.cpp": rendered("hub/torch_binding.cpp", values),
+        f"{inside}/cuda_extension.py": rendered("hub/cuda_extension.py", values),
+        "build.toml": rendered("hub/build.toml", values),
+        "flake.nix": rendered("hub/flake.nix", values),
+        "build_local.py": rendered("hub/build_local.py", values),
     }
     for header in ("pybind11/stl.h", "torch/extension.h", "torch/csrc/utils/pybind.h"):
         depth = "../" * header.count("/")
@@ -80,15 +80,11 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
     on_gpu = described.device is Device.CUDA
     capability = described.compute_capability
     operator = kind != "package"
-    return {
+    return common_values(package, finished.task.name, distributions(finished.task.source)) | {
         "kind": kind,
         "hub": kind == "hf-kernels",
         "operator": operator,
-        "package": package,
-        "distribution": package.replace("_", "-").strip("-"),
-        "version": _VERSION,
         "native": f"{package}_{described.device.value}",
-        "summary": f"Verified kernels for {_plain(finished.task.name)}, from cuda-agent",
         "device": described.device.value,
         "capability": capability,
         "gencode": gencode(capability)[0] if on_gpu else "",
@@ -96,14 +92,24 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
         "libraries": repr(libraries(finished.candidate.files) if on_gpu else []),
         "link": libraries(finished.candidate.files) if on_gpu else [],
         "frozen": described.frozen,
-        "torch_minimum": "2.11",
-        "needs": distributions(finished.task.source),
-        "cuda_agent": metadata.version("cuda-agent"),
-        "date": datetime.now(UTC).date().isoformat(),
         "task": finished.task,
         "verified": described,
         "evidence": evidence(finished.evaluation),
         "init": _call_text(described.init),
+    }
+
+
+def common_values(package: str, name: str, needs: list[str]) -> dict[str, Any]:
+    """Returns the templates' values for a package of the kernels of `name`, which also imports `needs`."""
+    return {
+        "package": package,
+        "distribution": package.replace("_", "-").strip("-"),
+        "version": _VERSION,
+        "summary": f"Verified kernels for {_plain(name)}, from cuda-agent",
+        "torch_minimum": "2.11",
+        "needs": needs,
+        "cuda_agent": metadata.version("cuda-agent"),
+        "date": datetime.now(UTC).date().isoformat(),
     }
 
 
@@ -138,7 +144,8 @@ def _check_names(native: dict[str, str]) -> None:
         seen[key] = name
 
 
-def _rendered(template: str, values: dict[str, Any]) -> str:
+def rendered(template: str, values: dict[str, Any]) -> str:
+    """Fills a template. Raises jinja2.UndefinedError where a value is missing."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         trim_blocks=True,

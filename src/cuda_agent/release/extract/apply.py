@@ -11,7 +11,7 @@ from pathlib import Path
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError, UsageError
-from cuda_agent.core.extraction import ExtractedTask, Extraction, WholeModel, WholePart
+from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel, WholePart
 from cuda_agent.core.records import Candidate, Task, Trajectory
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
@@ -133,6 +133,7 @@ def _record(
         device=options.device,
         precision=options.precision,
         parts=tuple(measured),
+        left_out=_left_out(extraction, [part.task.key for part in parts]),
         agreed=agreed,
         reason=judged.reason,
         max_error=max((trial.candidate_error or 0.0 for trial in trials), default=None),
@@ -149,6 +150,19 @@ def _record(
         stack=read_stack(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _left_out(extraction: Extraction, replaced: Sequence[str]) -> tuple[LeftOutPart, ...]:
+    """Returns what stays in PyTorch: parts that are no task, tasks without a kernel, and the model's own forward."""
+    left = [
+        LeftOutPart(kind=t.kind, paths=t.paths, time_us=t.time_us, share=t.share, reason="it has no kernel that passed")
+        for t in extraction.tasks
+        if t.key not in replaced
+    ]
+    own, why = extraction.outside_us, "the steps between the parts"
+    share = min(1.0, own / extraction.total_us)
+    forward = LeftOutPart(kind=extraction.name, paths=("forward",), time_us=own, share=share, reason=why)
+    return tuple(sorted([*left, *extraction.left_out, forward], key=lambda one: -one.share))
 
 
 def _part(part: Optimized, judged: WholeModelResult) -> WholePart:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cuda_agent.release.extract.survey import Part
+from cuda_agent.release.extract.survey import DEPENDS, Part
 
 
 @dataclass
@@ -46,8 +46,10 @@ def choose(parts: Sequence[Part], most_operators: int) -> TaskChoice:
         if not reason:
             _join(units, part.alike, part, index, part.us, "")
         else:
-            pending += part.children
-            _join(left, f"{part.kind}: {reason}", part, index, part.own_us if part.children else part.us, reason)
+            # What is inside a part whose shapes depend on the data has such shapes as well.
+            inside = [] if reason == DEPENDS else part.children
+            pending += inside
+            _join(left, f"{part.kind}: {reason}", part, index, part.own_us if inside else part.us, reason)
     for group in units.values():
         layouts = Counter(parts[index].inputs for index in group.members)
         # The first member is one of the most common layout, which becomes that of the task.

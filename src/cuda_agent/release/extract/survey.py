@@ -24,6 +24,8 @@ from cuda_agent.workers.inside.task.weights import state_metas
 #: the least and the most timed passes, and the seconds after which no more are begun.
 LEAST_PASSES, MOST_PASSES, PASSES_S = 5, 30, 2.0
 _WARM = 2
+#: the reason of parts that kernels of fixed shapes can't take.
+DEPENDS = "its call depends on the data: other inputs give other shapes or constants"
 _BY_HOST = "by the host's clock, waiting for the GPU at every submodule, since CUPTI isn't available"
 
 
@@ -65,12 +67,14 @@ class Survey:
     note: str = ""
 
 
-def survey(model: nn.Module, run: Callable[[], Any], device: str) -> Survey:
-    """Surveys a model, which `run` calls once. Raises the model's errors."""
+def survey(model: nn.Module, run: Callable[[], Any], device: str, run_others: Callable[[], Any]) -> Survey:
+    """Surveys a model, which `run` calls once. `run_others` calls it with other inputs of the same shapes: parts that
+    are called in another way there have the reason `DEPENDS`. Raises the model's errors."""
     # A scripted module takes no hooks; its time belongs to the submodule that calls it.
     named = ((path, module) for path, module in model.named_modules() if not isinstance(module, torch.jit.ScriptModule))
     parts = [Part(path, module) for path, module in named]
     _look(parts, run)
+    _look_again(parts, run_others)
     note = _time(parts, run, device)
     return Survey(parts, parts[0].us, note)
 
@@ -146,6 +150,25 @@ def _look(parts: list[Part], run: Callable[[], Any]) -> None:
     for part in parts:
         if part.calls:
             part.operators = -(-part.operators // part.calls)
+
+
+def _look_again(parts: list[Part], run: Callable[[], Any]) -> None:
+    """Finds the parts that `run` calls in another way than they were called before."""
+
+    def enter(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        part = parts[index]
+        if part.reason or not part.calls:
+            return
+        try:
+            spec, tensors = captured(part.module, args, kwargs)
+        except Inexpressible:
+            part.reason = DEPENDS
+            return
+        if (spec, _shapes(metas(tensors))) != (part.spec, _shapes(part.inputs)):
+            part.reason = DEPENDS
+
+    with hooked(parts, enter, lambda _index, _output: None):
+        run()
 
 
 def _shapes(inputs: Sequence[TensorMeta]) -> list[tuple[tuple[int, ...], str]]:

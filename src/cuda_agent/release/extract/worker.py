@@ -33,6 +33,9 @@ from cuda_agent.workers.inside.task.taskmodule import (
 )
 from cuda_agent.workers.inside.task.weights import state_metas
 
+#: passes with other inputs, which show whether a submodule's call depends on the data.
+_OTHER_INPUTS = 3
+
 
 class ModelExtraction:
     """The extraction of tasks from one model in this process."""
@@ -52,7 +55,7 @@ class ModelExtraction:
     def findings(self) -> Findings:
         """Raises TaskError."""
         self._check_output(self._run())
-        found = survey(self._model, self._run, self._device)
+        found = survey(self._model, self._run, self._device, self._run_others)
         if found.total_us <= 0:
             raise TaskError(f"{self._job.name}: no part of it could be timed", "Use larger inputs")
         choice = choose(found.parts, self._job.operators)
@@ -78,6 +81,12 @@ class ModelExtraction:
     def _run(self) -> Any:
         return run_forward(self.task, self._model, self._inputs)
 
+    def _run_others(self) -> None:
+        """Runs the model on other inputs than those that the tasks are made of."""
+        for seed in range(_OTHER_INPUTS):
+            inputs = make_inputs(self.task, self._device, self._job.seed + 2 + seed)
+            run_forward(self.task, self._model, inputs)
+
     def _tasks(self, found: Survey, choice: TaskChoice) -> list[DraftTask]:
         """Returns the slowest groups as tasks. Members that differ from their group's first form a new group."""
         tasks: list[DraftTask] = []
@@ -89,7 +98,7 @@ class ModelExtraction:
             except Inexpressible as error:
                 group.reason = str(error)
                 choice.left_out.append(group)
-                self._look_inside(found, group, pending)
+                self._look_inside(found, group, choice, pending)
                 continue
             tasks.append(task)
             if others:
@@ -101,7 +110,7 @@ class ModelExtraction:
         # A group that was split has less time than before, so the tasks are sorted again.
         return sorted(tasks, key=lambda task: -task.time_us)
 
-    def _look_inside(self, found: Survey, group: PartGroup, pending: list[PartGroup]) -> None:
+    def _look_inside(self, found: Survey, group: PartGroup, choice: TaskChoice, pending: list[PartGroup]) -> None:
         """Adds the children of a group that can't be written as a task: they may be tasks."""
         parts = found.parts
         children = [child for index in group.members for child in parts[index].children]
@@ -110,6 +119,7 @@ class ModelExtraction:
         group.us = sum(parts[index].own_us for index in group.members)
         head = Part("", self._model, children=children)
         inner = choose([head, *parts[1:]], self._job.operators)
+        choice.left_out += inner.left_out
         pending += inner.units
         pending.sort(key=lambda one: -one.us)
 
@@ -128,6 +138,7 @@ class ModelExtraction:
         # The task is written twice: only a run of the first text shows which members are the same.
         rebuilt = Rebuilt(write_task(first, draws, self._constructions, self._own, name, name), first, self._device)
         rebuilt.check_draws()
+        rebuilt.check_captured()
         differences = self._compare(rebuilt, [found.parts[index] for index in group.members])
         if differences[0]:
             raise Inexpressible(differences[0])

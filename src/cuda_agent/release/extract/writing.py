@@ -16,6 +16,7 @@ from cuda_agent.release.extract.closure import Inexpressible, Sources
 from cuda_agent.release.extract.constructors import Constructions, Writer
 from cuda_agent.release.extract.inside.callspec import Matcher
 from cuda_agent.release.extract.survey import Part
+from cuda_agent.workers.inside.graph.capture import capture
 from cuda_agent.workers.inside.task.pytree import flatten
 from cuda_agent.workers.inside.task.taskmodule import InitInputs, load_task_module, make_inputs, make_model, run_forward
 from cuda_agent.workers.inside.task.weights import state_metas
@@ -108,6 +109,13 @@ class Rebuilt:
             raise Inexpressible("its output isn't finite on drawn inputs")
         if all(bool(torch.equal(a, b)) for a, b in zip(first, second, strict=True)):
             raise Inexpressible("its output doesn't depend on the inputs' values")
+
+    def check_captured(self) -> None:
+        """Raises Inexpressible where the graph can't be captured: no kernel can be planned for the whole of it."""
+        try:
+            capture(self._model, make_inputs(self._task, self._device, 1), self._task)
+        except TaskError as error:
+            raise Inexpressible(error.cause) from None
 
     def difference(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> str:
         """Returns the difference from `module`, which gave `output` for this call; "" where there is none."""

@@ -37,11 +37,13 @@ def extraction_view(extraction: Extraction, note: str = "") -> RenderableType:
 
 def whole_model_view(record: WholeModel) -> RenderableType:
     """Returns the parts, the times of the whole model, the prediction and the errors."""
-    headers = ("part", "of the time", "alone faster by", "calls", "to the original")
-    table = plain_table(*headers, left=("part",), wrap=("part",))
+    headers = ("replaced", "where", "of the time", "alone faster by", "calls", "to the original")
+    table = plain_table(*headers, left=headers[:2], wrap=headers[:2])
     for part in record.parts:
-        table.add_row(plain(part.task), f"{part.share:.1%}", times(part.speedup), str(part.calls), str(part.fallbacks))
-    parts: list[RenderableType] = [table, Text("")]
+        numbers = (f"{part.share:.1%}", times(part.speedup), str(part.calls), str(part.fallbacks))
+        table.add_row(plain(part.task), _places(part.paths), *numbers)
+    left = [_left_line(one, "stays in PyTorch") for one in record.left_out if one.share >= _LEAST_SHARE]
+    parts: list[RenderableType] = [table, Text(""), *left, *([Text("")] if left else [])]
     if record.original is not None and record.patched is not None and record.speedup is not None:
         timed = plain_table("", "µs", "95 % interval", "patched is faster by", "95 % interval", left=("",), wrap=("",))
         timed.add_row("original", *time_cells(record.original), *ratio_cells(record.speedup))
@@ -70,8 +72,8 @@ def _task_words(task: ExtractedTask) -> tuple[str, str]:
     return _places(task.paths), plain(task.origin)
 
 
-def _left_line(left: LeftOutPart) -> Text:
-    return Text(f"no task, {left.share:.1%}: {plain(left.kind)} ({_places(left.paths)}): {plain(left.reason)}")
+def _left_line(left: LeftOutPart, what: str = "no task") -> Text:
+    return Text(f"{what}, {left.share:.1%}: {plain(left.kind)} ({_places(left.paths)}): {plain(left.reason)}")
 
 
 def _places(paths: Sequence[str]) -> str:

@@ -40,7 +40,9 @@ _RENAMED = {"_native_batch_norm_legit_no_training": "aten.batch_norm.default"}
 
 def refused(why: str) -> TaskError:
     return TaskError(
-        f"can't be captured: {why}", "Write forward with static shapes and without data-dependent branches"
+        f"can't be captured: {why}",
+        "Write forward with static shapes and without data-dependent branches, or replace what can be captured and "
+        "leave the rest in PyTorch: cuda-agent optimize TASK.py --parts",
     )
 
 
