@@ -47,7 +47,8 @@ def by_parts(
         record = apply(extraction, parts, judge, notes=notes, say=view)
     answer = put_together(record, [folder, *(part.run for part in parts)])
     if record.speedup is not None:
-        say(f"next: cuda-agent export {folder} --as package")
+        slower = record.speedup.high < 1.0
+        say("keep the original, which is faster" if slower else f"next: cuda-agent export {folder} --as package")
     return answer
 
 
