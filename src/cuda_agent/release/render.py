@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from cuda_agent.core.templates import filled
 from cuda_agent.release.lock import StackLock
 from cuda_agent.release.records import Promotion
 
@@ -50,14 +51,9 @@ def junit_error(name: str, error: str) -> str:
 
 def html(promotion: Promotion, lock: StackLock) -> str:
     """Returns one page without scripts, which needs no network."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=True
-    )
     tables = [gate.data.get("table", []) for gate in promotion.gates if gate.name == "speed"]
-    template = environment.get_template("promotion.html.j2")
-    return template.render(promotion=promotion, speed=tables[0] if tables else [], lock=lock.to_yaml())
+    template = Path(__file__).with_name("promotion.html.j2")
+    return filled(template, promotion=promotion, speed=tables[0] if tables else [], lock=lock.to_yaml())
 
 
 def _document(suite: ET.Element) -> str:

@@ -12,11 +12,8 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.policies.condensed import condense
@@ -25,6 +22,7 @@ from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.tools.output import cut_middle
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.records import Budget, ToolCall, Turn
+from cuda_agent.core.templates import filled
 from cuda_agent.llm import tagged
 from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, estimate_tokens
 
@@ -197,12 +195,4 @@ def _length(messages: Sequence[Message]) -> int:
 
 
 def _render(template: str, /, **values: Any) -> str:
-    return _environment().get_template(template).render(**values).strip()
-
-
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
-    folder = Path(__file__).parent / "prompts"
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
-    )
+    return filled(Path(__file__).parent / "prompts" / template, **values).strip()

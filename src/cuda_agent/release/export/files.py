@@ -8,10 +8,9 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import jinja2
-
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.templates import filled
 from cuda_agent.judge import gencode
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension
 from cuda_agent.release.export.source import Finished
@@ -21,58 +20,40 @@ from cuda_agent.release.source_text import spec_text
 from cuda_agent.workspace.layout import fixed_files
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_COMMON = ("verified.py", "kernels.py", "module.py", "patching.py", "__init__.py")
+#: kind -> the folders of templates that make it. In a template's path INSIDE, NATIVE and PACKAGE are places and a name.
+_PARTS = {
+    "package": ("every", "package"),
+    "torch-library": ("every", "operator", "package"),
+    "hf-kernels": ("every", "operator", "hub"),
+}
 _VERSION = "0.1.0"
 
 
 def project_files(finished: Finished, described: Verified, kind: str, package: str) -> dict[str, str]:
     """Returns path -> text. Raises UsageError where the run's sources can't be used in a project."""
     values = _values(finished, described, kind, package)
-    hub = kind == "hf-kernels"
-    inside = f"torch-ext/{package}" if hub else f"src/{package}"
-    files = {f"{inside}/{name}": _rendered(f"package/{name}", values) for name in _COMMON}
-    if values["operator"]:
-        files[f"{inside}/custom_op.py"] = _rendered("operator/custom_op.py", values)
-    files |= {
+    native = {name: text for name, text in finished.candidate.files.items() if name.startswith("kernels/")}
+    _check_names(native)
+    if values["hub"]:
+        # Bindings are operators of torch, so that the library doesn't need Python.
+        cpp = sorted(name for name in native if name.endswith(".cpp"))
+        values["bindings"] = [name for name in cpp if "REGISTER_BINDING" in native[name]]
+        values["sources"] = sorted(native.keys() - set(values["bindings"]))
+        inside, place = f"torch-ext/{package}", values["native"]
+    else:
+        inside, place = f"src/{package}", f"src/{package}/native"
+        native |= {name: fixed_files()[name] for name in ("binding.cpp", "binding_registry.h")}
+    names = {"INSIDE": inside, "NATIVE": place, "PACKAGE": package}
+    files = {f"{place}/{name}": text for name, text in native.items()} | {
         f"{inside}/reference.py": finished.task.source,
         f"{inside}/model_new.py": with_local_extension(finished.candidate.files["model_new.py"]),
         f"{inside}/verified.json": described.model_dump_json(indent=1) + "\n",
         "evaluation.json": finished.evaluation.to_json() + "\n",
-        "LICENSE": _rendered("package/LICENSE", values),
-        "README.md": _rendered("package/README.md", values),
-        f"tests/test_{package}.py": _rendered("package/test_package.py", values),
     }
-    native = {name: text for name, text in finished.candidate.files.items() if name.startswith("kernels/")}
-    _check_names(native)
-    if hub:
-        return files | _hub_files(native, package, inside, values)
-    fixed = {name: fixed_files()[name] for name in ("binding.cpp", "binding_registry.h")}
-    files |= {f"{inside}/native/{name}": text for name, text in (fixed | native).items()}
-    for name in ("cuda_extension.py", "build.py"):
-        files[f"{inside}/{name}"] = _rendered(f"package/{name}", values)
-    return files | {"pyproject.toml": _rendered("package/pyproject.toml", values)}
-
-
-def _hub_files(native: dict[str, str], package: str, inside: str, values: dict[str, Any]) -> dict[str, str]:
-    """Returns the files for kernel-builder. Bindings are operators of torch, so that the library doesn't need
-    Python."""
-    bindings = sorted(name for name, text in native.items() if name.endswith(".cpp") and "REGISTER_BINDING" in text)
-    sources = sorted(name for name in native if name not in bindings)
-    values = values | {"bindings": bindings, "sources": sources}
-    folder = values["native"]
-    files = {f"{folder}/{name}": text for name, text in native.items()}
-    files |= {
-        f"{folder}/binding_registry.h": _rendered("hub/binding_registry.h", values),
-        f"{folder}/shim/pybind11/pybind11.h": _rendered("hub/pybind11.h", values),
-        "torch-ext/torch_binding.cpp": _rendered("hub/torch_binding.cpp", values),
-        f"{inside}/cuda_extension.py": _rendered("hub/cuda_extension.py", values),
-        "build.toml": _rendered("hub/build.toml", values),
-        "flake.nix": _rendered("hub/flake.nix", values),
-        "build_local.py": _rendered("hub/build_local.py", values),
-    }
-    for header in ("pybind11/stl.h", "torch/extension.h", "torch/csrc/utils/pybind.h"):
-        depth = "../" * header.count("/")
-        files[f"{folder}/shim/{header}"] = f'#pragma once\n#include "{depth}pybind11/pybind11.h"\n'
+    for folder in (_TEMPLATES / part for part in _PARTS[kind]):
+        for template in sorted(folder.rglob("*.j2")):
+            path = re.sub("[A-Z]{6,}", lambda word: names.get(word[0], word[0]), str(template.relative_to(folder)))
+            files[path.removesuffix(".j2")] = filled(template, **values)
     return files
 
 
@@ -136,15 +117,3 @@ def _check_names(native: dict[str, str]) -> None:
         if key in seen:
             raise UsageError(f"{name} and {seen[key]} would have the same object file", "Rename one of them")
         seen[key] = name
-
-
-def _rendered(template: str, values: dict[str, Any]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,
-    )
-    return environment.get_template(f"{template}.j2").render(**values)
