@@ -76,12 +76,12 @@ def fill(
 ) -> CommandAnswer:
     """Measure every choice of every task that isn't known yet. Call it again until it says that the table is whole."""
     from cuda_agent.training.config import read_options
-    from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
+    from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
     from cuda_agent.training.pocket import table
 
     options = read_options(config, settings or ())
     environment = EnvironmentOptions.parse(options.environment)
-    with open_judges(environment, device=options.device, folder=out, progress=say) as (judges, train, held):
+    with Opening(environment, options.device, out, say).judges() as (judges, train, held):
         every = [*held, *train]
         done = table.fill(judges, every, limit_s=limit_s, group=group, progress=say)
         rows = [_row(task.name, task.split or "", table.table(judges, task)) for task in every]
@@ -127,15 +127,14 @@ def compare(
     """Evaluations that a search needs to reach 95 % of the best choice's speed: the trained policy, the base model,
     random search, the playbook's own order. Reads what the training left; plays nothing."""
     from cuda_agent.training.config import read_options
-    from cuda_agent.training.environment.opening import EnvironmentOptions
+    from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
     from cuda_agent.training.held_out import HELD_OUT, compare_training
 
     options = read_options(config, settings or ())
     stages = {"trained": trained, "base": "base"}
     players = {name: out / HELD_OUT / stage / f"{stage}.jsonl" for name, stage in stages.items()}
-    found = compare_training(
-        EnvironmentOptions.parse(options.environment), out, players, device=options.device, budget=budget, progress=say
-    )
+    opening = Opening(EnvironmentOptions.parse(options.environment), options.device, out, say)
+    found = compare_training(opening, players, budget=budget)
     return CommandAnswer(found, [_filled("compare", found=found)], _left_out(found))
 
 

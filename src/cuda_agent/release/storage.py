@@ -1,4 +1,4 @@
-"""Folders that are written whole or not at all, and files that hold one record a line."""
+"""Folders that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import ValidationError
 
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.record import Record
-
-_Line = TypeVar("_Line", bound=Record)
 
 
 def write_folder(target: Path, files: Mapping[str, str], remedy: str) -> None:
@@ -35,24 +29,3 @@ def write_folder(target: Path, files: Mapping[str, str], remedy: str) -> None:
     finally:
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
-
-
-def read_lines(path: Path, record: type[_Line]) -> tuple[_Line, ...]:
-    """Returns the record in each line, in order. A last line that a kill cut short is left out.
-
-    Raises StoreError when the file can't be read or a whole line isn't such a record.
-    """
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"Can't read {path}: {error}", "Restore it from the registry's history") from None
-    lines, found = text.splitlines(), []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(record.model_validate_json(line))
-        except ValidationError:
-            if number < len(lines) or text.endswith("\n"):
-                raise StoreError(f"{path}, line {number} is damaged", "Restore it") from None
-    return tuple(found)
