@@ -9,7 +9,7 @@ import typer
 
 from cuda_agent.cli.support.output import CommandAnswer, answers, say
 from cuda_agent.release.export import export as exporting
-from cuda_agent.release.export.summary import slower_than_eager
+from cuda_agent.release.export.files import slower_than_eager
 
 
 @answers

@@ -30,7 +30,6 @@ from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, esti
 _ANSWER_TOKENS, _ANSWER_PART = 16_384, 8
 #: shares of the context: the turns that stay when older ones are condensed, one turn's answers, the task.
 _KEPT, _ONE_TURN, _TASK = 0.2, 0.2, 0.15
-_LAST_TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Conversation:
             name=self._brief.task.name,
             device=self._brief.device.value,
             precision=self._brief.precision.value,
-            budget=_left(Accounts(self._brief.limits).budget((), 0.0)),
+            budget=Accounts(self._brief.limits).budget((), 0.0),
             source=source,
             condensed=before,
         )
@@ -150,28 +149,8 @@ class Conversation:
     def _status(self, turn: Turn, repeats: int) -> str:
         """Returns the remaining budget after `turn`, and a warning if the model repeats itself."""
         budget = turn.budget or Budget(turns_limit=self._brief.limits.turns, turns_spent=turn.index + 1)
-        used = turn.tokens_in + turn.tokens_out
-        lines = [f"[Left: {_left(budget)}. Context: {used:,} of {self._options.context_tokens:,} tokens.]"]
-        if repeats >= REPEATS_TOLD:
-            lines.append(
-                f"[You have made the same calls {repeats} times and nothing changed. They will give nothing new: "
-                "change the code, look at something else, or call Finish.]"
-            )
-        if budget.turns_left <= _LAST_TURNS:
-            lines.append("[The end is near: Profile what is best now, if it hasn't passed yet, and call Finish.]")
-        return "\n".join(lines)
-
-
-def _left(budget: Budget) -> str:
-    parts = [f"{budget.turns_left} turns"]
-    parts.append(f"{budget.tokens_left:,} tokens" if budget.tokens_left is not None else "any number of tokens")
-    if budget.cost_left is not None:
-        parts.append(f"{budget.cost_left:.4g} of money")
-    left_s = budget.wall_left_s
-    parts.append(f"{left_s / 60:.1f} min" if left_s is not None else f"any time ({budget.wall_s / 60:.1f} min spent)")
-    if budget.judge_left_s is not None:
-        parts.append(f"{budget.judge_left_s / 60:.1f} min of the judge")
-    return ", ".join(parts)
+        used, context = turn.tokens_in + turn.tokens_out, self._options.context_tokens
+        return _render("status.md.j2", budget=budget, used=used, context=context, repeats=repeats, told=REPEATS_TOLD)
 
 
 def _as_sent(call: ToolCall) -> dict[str, Any]:

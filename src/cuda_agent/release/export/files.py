@@ -10,11 +10,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.records import Evaluation
 from cuda_agent.core.templates import filled
 from cuda_agent.judge import gencode
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension
 from cuda_agent.release.export.source import Finished
-from cuda_agent.release.export.summary import evidence
 from cuda_agent.release.export.verified import Verified
 from cuda_agent.release.source_text import spec_text
 from cuda_agent.workspace.layout import fixed_files
@@ -86,6 +86,26 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
         "evidence": evidence(finished.evaluation),
         "init": _call_text(described.init),
     }
+
+
+def evidence(evaluation: Evaluation) -> str:
+    """Returns times with their intervals, errors and the stack as Markdown, for an evaluation that passed."""
+    assert evaluation.verify is not None
+    known = [trial for trial in evaluation.verify.trials if trial.candidate_error is not None]
+    return filled(
+        Path(__file__).with_name("summary.md.j2"),
+        evaluation=evaluation,
+        profile=evaluation.profile,
+        slower=slower_than_eager(evaluation),
+        worst=max(known, key=lambda trial: trial.candidate_error or 0.0, default=None),
+        stack=evaluation.stack,
+    ).removesuffix("\n")
+
+
+def slower_than_eager(evaluation: Evaluation) -> bool:
+    """Whether the candidate is slower than eager, so that the original is the better choice."""
+    ratio = evaluation.profile.ratios.get("eager") if evaluation.profile is not None else None
+    return ratio is not None and ratio.value < 1.0
 
 
 def _plain(name: str) -> str:
