@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
+from cuda_agent.core.files import write_folder
 from cuda_agent.core.hashing import digest_files
 from cuda_agent.core.record import Record
 from cuda_agent.release.lock import StackLock, one_line
 from cuda_agent.release.records import Promotion
-from cuda_agent.release.storage import write_folder
 from cuda_agent.tasks import store
 
 MANIFEST = "manifest.json"
