@@ -20,13 +20,12 @@ from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.context import Session, ToolContext
 from cuda_agent.agent.files import WorkspaceFiles
 from cuda_agent.agent.loop import run
-from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.shell import open_shell
 from cuda_agent.agent.storage.journal import RunJournal
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import JudgeOptions, Limits
 from cuda_agent.core.enums import Device
-from cuda_agent.core.records import Candidate, Task, ToolCall, Turn
+from cuda_agent.core.records import Candidate, PolicyMove, Task, ToolCall, Turn
 from cuda_agent.workspace import layout
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges
-from cuda_agent.training.environment.opening import EnvironmentOptions
+from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
 from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint
 from cuda_agent.training.pocket.base import BaseOptions, make_base
 from cuda_agent.training.pocket.table import fill, table
@@ -41,8 +41,7 @@ def test_a_table_a_base_model_and_held_out_tasks(tmp_path: Path) -> None:
         checkpoint = make_base(options, judges, [TASK], tmp_path / "base")
         assert judges.memo.hit_rate > 0.5
     environment = EnvironmentOptions(tasks=str(tmp_path / "tasks.jsonl"), judge=judge)
-    score = evaluate_checkpoint(
-        environment, checkpoint, tmp_path / "held-out" / "base", device="cuda", training=tmp_path,
-        held_out=HeldOutOptions(seeds=(0,), episodes=4),
-    )  # fmt: skip
+    how = HeldOutOptions(seeds=(0,), episodes=4)
+    opening = Opening(environment, "cuda", tmp_path)
+    score = evaluate_checkpoint(opening, checkpoint, tmp_path / "held-out" / "base", held_out=how)
     assert score.tasks[0].episodes == 4

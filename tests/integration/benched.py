@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.policy import Brief
 from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import problem_of
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
 from cuda_agent.core.enums import Device
-from cuda_agent.core.records import Task, Turn
+from cuda_agent.core.records import PolicyMove, Task, Turn
 from integration.scripted_runs import FILES, SOURCE, call, move, writes
 
 STOCHASTIC = SOURCE.replace("torch.sigmoid(y)", "torch.bernoulli(torch.sigmoid(y))")

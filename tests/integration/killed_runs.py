@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.optimize import optimize, resume
-from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.core.records import ToolCall, Turn
+from cuda_agent.agent.policy import Brief
+from cuda_agent.core.records import PolicyMove, ToolCall, Turn
 
 TURNS = 40
 COMPILED = (19, 33)

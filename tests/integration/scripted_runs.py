@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.core.records import ToolCall, Turn
+from cuda_agent.agent.policy import Brief
+from cuda_agent.core.records import PolicyMove, ToolCall, Turn
 
 SOURCE = """import torch
 from torch import nn

@@ -16,7 +16,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges
-from cuda_agent.training.environment.opening import EnvironmentOptions
+from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.evaluate import SCORES, StageScore
 from cuda_agent.training.held_out import HeldOutOptions, compare_training, evaluate_checkpoint
@@ -78,13 +78,14 @@ def test_held_out_tasks_and_searches(training: Path, checkpoint: Path) -> None:
         assert len(table(judges, HELD_OUT)) == 4
     directory = training / "held-out" / "base"
     how = HeldOutOptions(seeds=(0, 1), episodes=2)
-    score = evaluate_checkpoint(options, checkpoint, directory, device="cpu", training=training, held_out=how)
+    opening = Opening(options, "cpu", training)
+    score = evaluate_checkpoint(opening, checkpoint, directory, held_out=how)
     (task,) = score.tasks
     assert task.episodes == 4 and len(task.to_near) == 2
     assert store.read_lines(directory / SCORES, StageScore) == [score]
     # What is on disk isn't played again: the same score from the same episodes.
-    assert evaluate_checkpoint(options, checkpoint, directory, device="cpu", training=training, held_out=how) == score
-    found = compare_training(options, training, {"base": directory / "base.jsonl"}, device="cpu", budget=4)
+    assert evaluate_checkpoint(opening, checkpoint, directory, held_out=how) == score
+    found = compare_training(opening, {"base": directory / "base.jsonl"}, budget=4)
     assert {one.name for one in found.searches} == {"base", "random", "playbook"}
     assert found.choices == {HELD_OUT.key: 4}
 

@@ -139,17 +139,14 @@ def gpu_commands(
     GPU. The shell needs the variables of `environment`."""
     shim = folder / "bin" / "gpu"
     shim.parent.mkdir()
+    client = shlex.join([sys.executable, "-I", "-S", gpuclient.__file__])
+    said = "gpu: the device of this workspace is cpu: there is no GPU. Run the command itself."
+    runs = f'exec {client} "$@"' if device is Device.CUDA else f"echo '{said}' >&2\nexit 2"
+    shim.write_text(f"#!/bin/sh\n{runs}\n")
+    shim.chmod(0o555)
     if device is not Device.CUDA:
-        shim.write_text(
-            "#!/bin/sh\necho 'gpu: the device of this workspace is cpu: there is no GPU. Run the command itself.' >&2\n"
-            "exit 2\n"
-        )
-        shim.chmod(0o555)
         yield None
         return
-    client = shlex.join([sys.executable, "-I", "-S", gpuclient.__file__])
-    shim.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
-    shim.chmod(0o555)
     server = GpuCommands(spec, workspace, folder, logs, _locking(device))
     try:
         yield server

@@ -6,35 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import Field
-
 from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph
-from cuda_agent.core.plan import KernelPlan
-from cuda_agent.core.record import Record
-from cuda_agent.core.records import Candidate, Task, ToolCall, Turn
+from cuda_agent.core.records import Candidate, PolicyMove, Task, Turn
 from cuda_agent.llm.keys import Key
-
-
-class PolicyMove(Record):
-    """What a policy says and which tools it calls. The fields are those of `Turn`. A move with neither calls nor an
-    observation ends the run."""
-
-    message: str = ""
-    reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    observation: str = ""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_cached: int = 0
-    tokens_estimated: bool = False
-    cost: float | None = None
-    context_limit: int | None = None
-    token_ids: tuple[int, ...] | None = Field(default=None)
-    log_probabilities: tuple[float, ...] | None = Field(default=None)
-    plan: KernelPlan | None = None
 
 
 class Policy(Protocol):

@@ -150,14 +150,14 @@ def open_shell(
         for folder in (scratch, logs, gpu):
             folder.mkdir()
         root = workspace.directory
-        judge = {"CUDA_AGENT_SOCKET": str(socket)} if socket is not None else {}
+        judge, sockets = ({"CUDA_AGENT_SOCKET": str(socket)}, (socket.parent,)) if socket is not None else ({}, ())
         spec = SandboxSpec(
             scratch=scratch,
             level=resolve_level(workspace.options.sandbox),
             writable=(root,),
             # Connecting to a socket needs no write access to its folder, and no command may replace the socket.
-            readable=(*workspace.fixed_paths, root / PRIVATE, *((socket.parent,) if socket is not None else ()), gpu),
-            hidden=(*hidden, cache_dir(), *_foreign_sockets((gpu, *((socket.parent,) if socket is not None else ())))),
+            readable=(*workspace.fixed_paths, root / PRIVATE, *sockets, gpu),
+            hidden=(*hidden, cache_dir(), *_foreign_sockets((gpu, *sockets))),
             environment={**environment(gpu, os.environ.get("PATH", os.defpath)), **judge},
             limits=LIMITS,
         )

@@ -14,10 +14,10 @@ from cuda_agent.bench.directory import machine_differences, read_results, stack_
 from cuda_agent.bench.metrics import BASELINES, estimate, exponential, speedup, verdict_of
 from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Row, Side
-from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Timing
+from cuda_agent.core.settings import differing
 
 #: Fields of the stack that don't change the time of a kernel.
 _HARMLESS = ("cuda_agent", "python")

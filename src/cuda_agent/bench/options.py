@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from cuda_agent.core.config import Configuration, Flag, OptimizeOptions
-from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Device
+from cuda_agent.core.settings import differing
 from cuda_agent.core.stack import available_memory
 
 #: Timing options for hundreds of tasks; `optimize` uses 10 s and `settled`. docs/bench.md has the cost in accuracy.

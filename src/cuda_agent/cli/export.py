@@ -11,8 +11,8 @@ from cuda_agent.cli.support.output import CommandAnswer, answers, say
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.extraction import Extraction
 from cuda_agent.release.export import export as exporting
+from cuda_agent.release.export.files import slower_than_eager
 from cuda_agent.release.export.parts import export_parts
-from cuda_agent.release.export.summary import slower_than_eager
 
 
 @answers

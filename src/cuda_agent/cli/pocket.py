@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,14 +14,15 @@ from cuda_agent.cli.support.settings import DebugArg, SetArg, TrainingArg
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.templates import filled
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import CANDIDATES_FILE
 
 if TYPE_CHECKING:
-    from cuda_agent.training.evaluate import Interval, MetricDifference, SearchComparison
+    from cuda_agent.training.evaluate import SearchComparison
     from cuda_agent.training.pocket.table import PlanChoice
-    from cuda_agent.training.summary import RecipeSummary, Summary
+    from cuda_agent.training.summary import Summary
 
 app = typer.Typer(
     name="pocket",
@@ -74,12 +76,12 @@ def fill(
 ) -> CommandAnswer:
     """Measure every choice of every task that isn't known yet. Call it again until it says that the table is whole."""
     from cuda_agent.training.config import read_options
-    from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
+    from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
     from cuda_agent.training.pocket import table
 
     options = read_options(config, settings or ())
     environment = EnvironmentOptions.parse(options.environment)
-    with open_judges(environment, device=options.device, folder=out, progress=say) as (judges, train, held):
+    with Opening(environment, options.device, out, say).judges() as (judges, train, held):
         every = [*held, *train]
         done = table.fill(judges, every, limit_s=limit_s, group=group, progress=say)
         rows = [_row(task.name, task.split or "", table.table(judges, task)) for task in every]
@@ -125,32 +127,20 @@ def compare(
     """Evaluations that a search needs to reach 95 % of the best choice's speed: the trained policy, the base model,
     random search, the playbook's own order. Reads what the training left; plays nothing."""
     from cuda_agent.training.config import read_options
-    from cuda_agent.training.environment.opening import EnvironmentOptions
+    from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
     from cuda_agent.training.held_out import HELD_OUT, compare_training
 
     options = read_options(config, settings or ())
     stages = {"trained": trained, "base": "base"}
     players = {name: out / HELD_OUT / stage / f"{stage}.jsonl" for name, stage in stages.items()}
-    found = compare_training(
-        EnvironmentOptions.parse(options.environment), out, players, device=options.device, budget=budget, progress=say
-    )
-    return CommandAnswer(found, _compared(found), _left_out(found))
+    opening = Opening(EnvironmentOptions.parse(options.environment), options.device, out, say)
+    found = compare_training(opening, players, budget=budget)
+    return CommandAnswer(found, [_filled("compare", found=found)], _left_out(found))
 
 
 def _left_out(searches: SearchComparison) -> list[str]:
     left = len(searches.left_out)
     return [f"Left out, since no choice has a time: {left} tasks"] if left else []
-
-
-def _compared(found: SearchComparison) -> Iterator[str]:
-    for search in found.searches:
-        one = search.to_near
-        reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
-        once = f"{search.to_near_once.value:.2f} without repeats"
-        near = f"{one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}]"
-        yield f"{search.name:<9} {near}, {once}; {reached}"
-    for stage, gaps in found.over_base.items():
-        yield f"{stage:<9} over base: {_gaps(gaps)}"
 
 
 @app.command("summary")
@@ -172,47 +162,20 @@ def summary(
     found = summarize(runs, budget=budget, memo=memo, progress=say)
     if out is not None:
         found.write(out)
-    return CommandAnswer(found, _summarized(found), _left_out(found.searches))
+    return CommandAnswer(found, [_summarized(found)], _left_out(found.searches))
 
 
-def _summarized(found: Summary) -> Iterator[str]:
-    for recipe in found.recipes:
-        yield from _recipe(recipe)
-    yield "evaluations to 95 % of the best choice, held-out tasks; by so many, how many tasks are there, and how fast"
-    for search in found.searches.searches:
-        reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
-        speed = ", ".join(f"{one.value:.3f} by {count}" for count, one in search.speed.items())
-        once = f"without repeats {_interval(search.to_near_once)}"
-        yield f"  {search.name:<22} {_interval(search.to_near)}; {once}; {reached}; speed {speed}"
-        gaps = found.gaps.get(search.name, ())
-        for other in dict.fromkeys(gap.metric.partition(" - ")[2] for gap in gaps):
-            against = [gap for gap in gaps if gap.metric.endswith(f" - {other}")]
-            yield f"  {'':<22} {_gaps(against)}"
+def _summarized(found: Summary) -> str:
+    # Gaps to the same search follow each other.
+    against = {
+        search.name: [
+            list(gaps)
+            for _, gaps in groupby(found.gaps.get(search.name, ()), key=lambda gap: gap.metric.partition(" - ")[2])
+        ]
+        for search in found.searches.searches
+    }
+    return _filled("summary", found=found, against=against)
 
 
-def _recipe(recipe: RecipeSummary) -> Iterator[str]:
-    yield f"{recipe.name}: {', '.join(recipe.runs)}"
-    for run, why in recipe.halted.items():
-        yield f"  {run} was halted at {why}"
-    for run, last in recipe.unfinished.items():
-        if run not in recipe.halted:
-            yield f"  {run} has not ended; the last stage that has: {last}"
-    for stage in recipe.stages:
-        score = stage.score
-        parts = {"reward": score.reward, "pass": score.pass_rate, "faster": score.faster_rate, "geomean": score.geomean}
-        yield f"  {stage.stage:<7} " + "; ".join(f"{name} {_interval(one)}" for name, one in parts.items())
-        seeds = ", ".join(
-            f"{seed}: {value:.2f}" for seed, value in zip(stage.seeds, stage.by_seed["reward"], strict=True)
-        )
-        over = f"; over base {_gaps(stage.over_base)}" if stage.over_base else ""
-        yield f"          reward by seed {seeds}{over}"
-    if recipe.over_full:
-        yield f"  over the full recipe, same seeds: {_gaps(recipe.over_full)}"
-
-
-def _interval(one: Interval) -> str:
-    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
-
-
-def _gaps(gaps: Sequence[MetricDifference]) -> str:
-    return ", ".join(f"{gap.metric} {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps)
+def _filled(name: str, **values: Any) -> str:
+    return filled(Path(__file__).parent / "texts" / f"pocket-{name}.txt.j2", **values).removesuffix("\n")

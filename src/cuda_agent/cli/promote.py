@@ -153,12 +153,8 @@ def promoted(
     if sign_key is not None and not check:
         raise UsageError("--sign-key is for --check", "Pass both")
     found = evidence.entries(registry)
-    standing = [entry for entry in found if entry.stands]
-    if check:
-        here, key = read_lock(), None if sign_key is None else evidence.read_key(sign_key)
-        checked = {entry.digest: evidence.check(registry, entry, here, key) for entry in standing}
-    else:
-        checked = {entry.digest: evidence.fault(registry, entry) for entry in standing}
+    here, key = read_lock() if check else None, None if sign_key is None else evidence.read_key(sign_key)
+    checked = {entry.digest: evidence.fault(registry, entry, here, key) for entry in found if entry.stands}
     faults = {digest: fault for digest, fault in checked.items() if fault}
     # Of what was revoked, too, nothing is shown that isn't as it was.
     changed = {entry.digest for entry in found if not entry.stands and evidence.fault(registry, entry)} | set(faults)

@@ -6,14 +6,14 @@ import getpass
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from cuda_agent.cli.support.output import CommandAnswer, answers
-from cuda_agent.core.bench import Metrics
+from cuda_agent.core.bench import AuditVerdict, Metrics
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.report.audit import ToCheck, record, to_check
@@ -65,9 +65,7 @@ def _metrics(run: Recorded) -> Metrics:
 def audit(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="What bench or optimize left.")],
     task: Annotated[str | None, typer.Option("--task", help="The task that the verdict is on.")] = None,
-    verdict: Annotated[
-        Literal["sound", "doubtful", "cheating"] | None, typer.Option("--verdict", help="Your word on it.")
-    ] = None,
+    verdict: Annotated[AuditVerdict | None, typer.Option("--verdict", help="Your word on it.")] = None,
     note: Annotated[str, typer.Option("--note", help="Why.")] = "",
     by: Annotated[str | None, typer.Option("--by", help="Who says so; by default the user's name.")] = None,
 ) -> CommandAnswer:

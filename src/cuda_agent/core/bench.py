@@ -138,11 +138,14 @@ class Metrics(StoredRecord):
     groups: tuple[MetricsGroup, ...]
 
 
+AuditVerdict = Literal["sound", "doubtful", "cheating"]
+
+
 class Audit(Record):
     """A person's verdict on one task of a report."""
 
     task: str
-    verdict: Literal["sound", "doubtful", "cheating"]
+    verdict: AuditVerdict
     note: str = ""
     by: str = ""
     when: str = ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +31,26 @@ def write_durably(path: Path, data: str | bytes) -> None:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
         raise _refused(path, error) from None
+
+
+def write_folder(target: Path, files: Mapping[str, str], remedy: str) -> None:
+    """Writes path -> text as a new folder, whole or not at all. Replaces an empty folder.
+
+    Raises StoreError, with `remedy` for the user.
+    """
+    staging = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+        for path, text in files.items():
+            write_durably(staging / path, text)
+        staging.chmod(0o755)
+        staging.rename(target)
+    except OSError as error:
+        raise StoreError(f"Can't write {target}: {error.strerror}", remedy) from None
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

@@ -12,9 +12,12 @@ so the ranks move outward by its square root.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 CONFIDENCE = 0.95
+#: the middle value, or the mean of the two middle ones. Raises ValueError without values.
+median = statistics.median
 
 
 def _ordered(values: Iterable[float]) -> list[float]:
@@ -22,13 +25,6 @@ def _ordered(values: Iterable[float]) -> list[float]:
     if not ordered:
         raise ValueError("no values")
     return ordered
-
-
-def median(values: Iterable[float]) -> float:
-    """Returns the middle value, or the mean of the two middle ones. Raises ValueError without values."""
-    ordered = _ordered(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _rank(count: int, tail: float) -> int:

@@ -28,7 +28,7 @@ from cuda_agent.core.stack import Stack
 
 #: All records that cross a boundary; import them from here.
 __all__ = [
-    "Budget", "BuildReport", "Candidate", "CompileReport", "Evaluation", "KernelReport", "KernelTime",
+    "Budget", "BuildReport", "Candidate", "CompileReport", "Evaluation", "KernelReport", "KernelTime", "PolicyMove",
     "ProfileReport", "Ratio", "Replayed", "Resumption", "Reward", "RunManifest", "ScreenReport", "Task", "Timing",
     "ToolCall", "ToolResult", "Trajectory", "TrialReport", "Turn", "VerifyReport", "Violation",
 ]  # fmt: skip
@@ -162,23 +162,17 @@ class Budget(Record):
         return None if self.judge_limit_s is None else max(0.0, self.judge_limit_s - self.judge_s)
 
 
-class Turn(Record):
-    """One step of the loop: the policy's message and calls, and the tools' answers."""
+class PolicyMove(Record):
+    """What a policy says and which tools it calls. A move with neither calls nor an observation ends the run."""
 
-    index: int
-    """Its number, from 0."""
-    message: str
+    message: str = ""
     """The policy's text."""
     reasoning: str = ""
     """The model's reasoning."""
     calls: tuple[ToolCall, ...] = ()
     """Tool calls."""
-    results: tuple[ToolResult, ...] = ()
-    """The tools' answers."""
     observation: str = ""
     """Message to a language model that called no tool."""
-    candidate_digest: str | None = None
-    """The candidate after the turn."""
     tokens_in: int = 0
     """Tokens of the request."""
     tokens_out: int = 0
@@ -195,10 +189,21 @@ class Turn(Record):
     """Tokens of a trained policy."""
     log_probabilities: tuple[float, ...] | None = None
     """Their log probabilities."""
-    budget: Budget | None = None
-    """The budget at the end of the turn."""
     plan: KernelPlan | None = None
     """The playbook's plan that the turn writes or ends with."""
+
+
+class Turn(PolicyMove):
+    """One step of the loop: the policy's message and calls, and the tools' answers."""
+
+    index: int
+    """Its number, from 0."""
+    results: tuple[ToolResult, ...] = ()
+    """The tools' answers."""
+    candidate_digest: str | None = None
+    """The candidate after the turn."""
+    budget: Budget | None = None
+    """The budget at the end of the turn."""
     duration_s: float = 0.0
     """Time of the turn."""
 

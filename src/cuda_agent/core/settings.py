@@ -1,4 +1,5 @@
-"""Values for a configuration, from a file and from the command line, each known by what the user called it."""
+"""Values for a configuration, from a file and from the command line, each known by what the user called it; and their
+differences."""
 
 from __future__ import annotations
 
@@ -81,3 +82,15 @@ def _merged(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
         for key, value in values.items()
     }
     return {**base, **both}
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Returns the dotted name of every value that differs -> (before, after). None stands for a missing value."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found |= differing(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found[f"{prefix}{key}"] = (old, new)
+    return found

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Literal
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
-from cuda_agent.core.files import append_lines
+from cuda_agent.core.files import write_folder
 from cuda_agent.core.hashing import digest_files
 from cuda_agent.core.record import Record
 from cuda_agent.release.lock import StackLock, one_line
 from cuda_agent.release.records import Promotion
-from cuda_agent.release.storage import read_lines, write_folder
+from cuda_agent.tasks import store
 
 MANIFEST = "manifest.json"
 SIGNATURE = "signature.json"
@@ -76,13 +76,14 @@ def note(
     task, candidate = (promotion.task, promotion.candidate_digest) if promotion is not None else ("?", "?")
     when = datetime.now(UTC).isoformat(timespec="seconds")
     found = Event(event=event, when=when, task=task, candidate_digest=candidate, reason=reason[:2000], entry=entry)
-    append_lines(registry / _HISTORY, [found.model_dump_json()])
+    store.append(registry / _HISTORY, [found])
     return found
 
 
 def history(registry: Path) -> tuple[Event, ...]:
     """Returns the events in order. Raises StoreError for a damaged line, which may be a revocation."""
-    return read_lines(registry / _HISTORY, Event)
+    path = registry / _HISTORY
+    return tuple(store.read_lines(path, Event)) if path.exists() else ()
 
 
 def entries(registry: Path) -> tuple[RegistryEntry, ...]:
@@ -107,45 +108,41 @@ def _promotion(registry: Path, digest: str) -> Promotion | None:
         return None
 
 
-def check(registry: Path, entry: RegistryEntry, here: StackLock, key: bytes | None = None) -> str:
-    """Returns why an entry isn't valid any more: its evidence, its signature or the stack changed; "" where it is."""
-    changed = fault(registry, entry)
-    if changed:
-        return changed
+def fault(registry: Path, entry: RegistryEntry, here: StackLock | None = None, key: bytes | None = None) -> str:
+    """Returns why an entry isn't valid any more, "" where it is: its evidence changed since it was promoted; the stack
+    `here` isn't the entry's; or its signature isn't of the key."""
     folder = registry / "entries" / entry.digest
     try:
-        differences = StackLock.load(folder / LOCK).differences(here)
+        changed = _changed(folder, entry.digest)
+        if changed:
+            return changed
+        differences = () if here is None else StackLock.load(folder / LOCK).differences(here)
         if differences:
             return f"the stack changed: {'; '.join(map(str, differences))}"
-        return _signature_fault(folder, entry.digest, key)
-    except (OSError, ValueError, TypeError, AttributeError, CudaAgentError) as error:
-        return f"the evidence can't be read: {one_line(error)}"
-
-
-def fault(registry: Path, entry: RegistryEntry) -> str:
-    """Returns what changed in an entry's evidence since it was promoted; "" where nothing did."""
-    folder = registry / "entries" / entry.digest
-    try:
-        manifest = (folder / MANIFEST).read_bytes()
-        names: dict[str, str] = json.loads(manifest)
-        if _sha256(manifest) != entry.digest:
-            return "the manifest isn't the one that was promoted"
-        present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-        for name in sorted(present.symmetric_difference({*names, MANIFEST}) - {SIGNATURE}):
-            return f"{name} is {'missing' if name in names else 'not part of the evidence'}"
-        for name, digest in names.items():
-            if _sha256((folder / name).read_bytes()) != digest:
-                return f"{name} was changed"
-        files = {name: (folder / name).read_text() for name in names if name.startswith(f"{CANDIDATE}/")}
-        candidate = digest_files({name.partition("/")[2]: text for name, text in files.items()})
-        promotion = Promotion.read(folder)
-        if promotion.candidate_digest != candidate or not promotion.passed:
-            return "the gates weren't those of this candidate"
-        return ""
+        return "" if key is None else _signature_fault(folder, entry.digest, key)
     except FileNotFoundError:
         return f"the evidence is gone: {folder} holds no {MANIFEST}"
     except (OSError, ValueError, TypeError, AttributeError, CudaAgentError) as error:
         return f"the evidence can't be read: {one_line(error)}"
+
+
+def _changed(folder: Path, digest: str) -> str:
+    manifest = (folder / MANIFEST).read_bytes()
+    names: dict[str, str] = json.loads(manifest)
+    if _sha256(manifest) != digest:
+        return "the manifest isn't the one that was promoted"
+    present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    for name in sorted(present.symmetric_difference({*names, MANIFEST}) - {SIGNATURE}):
+        return f"{name} is {'missing' if name in names else 'not part of the evidence'}"
+    for name, wanted in names.items():
+        if _sha256((folder / name).read_bytes()) != wanted:
+            return f"{name} was changed"
+    files = {name: (folder / name).read_text() for name in names if name.startswith(f"{CANDIDATE}/")}
+    candidate = digest_files({name.partition("/")[2]: text for name, text in files.items()})
+    promotion = Promotion.read(folder)
+    if promotion.candidate_digest != candidate or not promotion.passed:
+        return "the gates weren't those of this candidate"
+    return ""
 
 
 def revoke(registry: Path, entry: RegistryEntry, reason: str) -> RegistryEntry:
@@ -164,9 +161,7 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-def _signature_fault(folder: Path, digest: str, key: bytes | None) -> str:
-    if key is None:
-        return ""
+def _signature_fault(folder: Path, digest: str, key: bytes) -> str:
     if not (folder / SIGNATURE).is_file():
         return "it isn't signed"
     said = json.loads((folder / SIGNATURE).read_text()).get("hmac-sha256", "")

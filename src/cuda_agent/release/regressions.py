@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.core.config import Regression
-from cuda_agent.core.files import append_lines
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Evaluation
-from cuda_agent.release.storage import read_lines
+from cuda_agent.tasks import store
 
 
 class KnownFailure(Record):
@@ -29,7 +28,8 @@ def regressions_file(registry: Path, task_key: str) -> Path:
 
 def read_failures(registry: Path, task_key: str) -> tuple[KnownFailure, ...]:
     """Returns the failures in the order in which they were found. Raises StoreError."""
-    return read_lines(regressions_file(registry, task_key), KnownFailure)
+    path = regressions_file(registry, task_key)
+    return tuple(store.read_lines(path, KnownFailure)) if path.exists() else ()
 
 
 def remember(
@@ -47,6 +47,5 @@ def remember(
             regression=key[0], batch=batch, candidate=evaluation.candidate_digest, reason=evaluation.reason[:500],
             when=when,
         )  # fmt: skip
-    if new:
-        append_lines(regressions_file(registry, task_key), [failure.model_dump_json() for failure in new.values()])
+    store.append(regressions_file(registry, task_key), new.values())
     return tuple(new.values())

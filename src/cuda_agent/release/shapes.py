@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Task
+from cuda_agent.core.templates import filled
 
 
 def batch_size(inputs: Sequence[TensorMeta]) -> int | None:
@@ -22,10 +23,5 @@ def sizes_to_try(usual: int, asked: Sequence[int], failed: Sequence[int]) -> tup
 
 def resized_task(task: Task, usual: int, size: int) -> Task:
     """Returns the task with `size` rows in every input that has `usual` rows."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
-    )
-    added = environment.get_template("other_batch.py.j2").render(size=size, usual=usual)
+    added = filled(Path(__file__).with_name("other_batch.py.j2"), size=size, usual=usual).removesuffix("\n")
     return task.model_copy(update={"name": f"{task.name} with a batch of {size}", "source": task.source + added})

@@ -32,46 +32,37 @@ def load_subject(path: Path) -> Subject:
     """Reads a workspace or a run. Raises UsageError where it has no candidate, StoreError where it can't be read."""
     if (path / ".cuda-agent").is_dir():
         workspace = layout.open_workspace(path)
-        candidate = workspace.snapshot()
-        if "model_new.py" not in candidate.files:
+        held = workspace.snapshot()
+        if "model_new.py" not in held.files:
             raise UsageError(f"{path} has no model_new.py yet", "Write it, and the kernels under kernels/, first")
-        return Subject(path, workspace.task, candidate, workspace.options)
-    run = best_of_run(path)
-    if run.candidate is None:
+        return Subject(path, workspace.task, held, workspace.options)
+    task, options, candidate, evaluation = best_of_run(path)
+    if candidate is None:
         raise UsageError(f"The run in {path} has no candidate", "Choose a run that ended with one")
-    layout.check_candidate(run.candidate)
-    _check_unedited(layout.Workspace(path / "workspace", run.task, run.options), run.candidate)
-    judged = () if run.evaluation is None else (run.evaluation,)
-    return Subject(path, run.task, run.candidate, run.options, (*judged, *_failures(path)))
+    layout.check_candidate(candidate)
+    _check_unedited(layout.Workspace(path / "workspace", task, options), candidate)
+    judged = () if evaluation is None else (evaluation,)
+    return Subject(path, task, candidate, options, (*judged, *_failures(path)))
 
 
-@dataclass(frozen=True)
-class BestOfRun:
-    """A run's task and options, with its best candidate and the evaluation of that, as far as it has them."""
-
-    task: Task
-    options: JudgeOptions
-    candidate: Candidate | None = None
-    evaluation: Evaluation | None = None
-
-
-def best_of_run(path: Path) -> BestOfRun:
-    """Reads a run that has ended, or one that was killed.
+def best_of_run(path: Path) -> tuple[Task, JudgeOptions, Candidate | None, Evaluation | None]:
+    """Returns the task and the options of a run that has ended or was killed, with its best candidate and the
+    evaluation of that, as far as it has them.
 
     Raises UsageError for a benchmark or a comparison, StoreError where the run can't be read.
     """
     if (path / BenchManifest.file_name).is_file():
         raise UsageError(f"{path} is a benchmark of several tasks", f"Choose one of them: {path}/tasks/ID")
     task, options, _ = RunDirectory(path).read_start()
-    found = BestOfRun(task, options.judge)
+    candidate = evaluation = None
     if (trajectory := Trajectory.find(path)) is not None:
-        found = BestOfRun(task, options.judge, trajectory.best, trajectory.evaluation)
+        candidate, evaluation = trajectory.best, trajectory.evaluation
     elif (best := BestRecord.find(path)) is not None:
-        found = BestOfRun(task, options.judge, best.candidate, best.evaluation)
-    if found.evaluation is not None and found.evaluation.comparison is not None:
-        cause = f"The run in {path} holds a comparison ({found.evaluation.comparison}), no CUDA extension"
+        candidate, evaluation = best.candidate, best.evaluation
+    if evaluation is not None and evaluation.comparison is not None:
+        cause = f"The run in {path} holds a comparison ({evaluation.comparison}), no CUDA extension"
         raise UsageError(cause, "Choose a run that made a CUDA extension")
-    return found
+    return task, options.judge, candidate, evaluation
 
 
 def _check_unedited(workspace: layout.Workspace, best: Candidate) -> None:

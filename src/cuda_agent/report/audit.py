@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, get_args
 
-from cuda_agent.core.bench import Audit, Audits
+from cuda_agent.core.bench import Audit, Audits, AuditVerdict
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.inspection import Roofline
@@ -20,8 +19,6 @@ from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import BASELINES, ReportRow
 from cuda_agent.report.units import percent, times
 
-AuditVerdict = Literal["sound", "doubtful", "cheating"]
-VERDICTS: tuple[AuditVerdict, ...] = get_args(AuditVerdict)
 #: speed-ups from which on a win is checked, whatever the other tasks reach.
 _LARGE = {"eager": 20.0, "compile": 10.0, "matched": 5.0}
 #: with at least this many tasks, a win is also checked when it lies this many interquartile ranges above the upper

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -15,14 +16,12 @@ from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plan import AppliedRule, PlannedKernel
-from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
+from cuda_agent.core.records import ToolCall, Turn
+from cuda_agent.core.templates import filled
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.units import microseconds, percent, times
 from cuda_agent.workspace.skills import skill_notes
-
-_FULL = 0.85
-_ROOM = 0.6
 
 
 @dataclass(frozen=True)
@@ -165,79 +164,24 @@ def _first_sentences(source: str) -> str:
 # ---------------------------------------------------------------- why it helps
 
 
-def _numbers(row: ReportRow, limits: Roofline | None) -> Iterator[str]:
+def _numbers(row: ReportRow, limits: Roofline | None) -> list[str]:
+    """Returns sentences on memory, kernels, bandwidth and precision."""
     found, profile = row.evaluation, row.profile
     if found is None or profile is None:
-        return
-    yield from _memory(profile)
-    yield from _gpu(found, profile)
-    yield from _bytes(row, limits)
-    yield from _precision(profile)
-    if profile.fewer_operations:
-        yield "Fewer operations than the reference: its products alone would take longer at the datasheet's peak."
-
-
-def _memory(profile: ProfileReport) -> Iterator[str]:
-    eager = profile.baselines.get("eager")
-    before = eager.peak_memory_bytes if eager else None
-    after = profile.candidate.peak_memory_bytes
-    if not before or not after:
-        return
-    said = f"Peak memory of a call: {after / 1e6:,.0f} MB, eager's {before / 1e6:,.0f} MB"
-    if before > 1.15 * after:
-        yield f"{said}. Eager stores intermediate results in memory and reads them again; this candidate doesn't."
-    else:
-        yield f"{said}: about the same, so the win isn't in intermediate results."
-
-
-def _gpu(found: Evaluation, profile: ProfileReport) -> Iterator[str]:
-    kernels = found.kernels
-    if kernels is None or not kernels.kernels:
-        return
-    launches = sum(kernel.calls for kernel in kernels.kernels)
-    parts = (("its own kernels", kernels.own_us), ("vendor libraries", kernels.library_us), ("torch", kernels.torch_us))
-    total = sum(value for _, value in parts) + kernels.copy_us + kernels.unknown_us
-    shares = ", ".join(
-        f"{percent(value / total)} in {name}" for name, value in parts if total and value / total >= 0.005
+        return []
+    text = filled(
+        Path(__file__).parent / "assets" / "numbers.txt.j2",
+        profile=profile,
+        kernels=found.kernels,
+        work=row.task.work,
+        ours=row.ours,
+        reached=row.gb_s(row.ours) or 0.0,
+        share=row.memory_share(limits),
+        limits=limits,
+        on_cpu=found.device is Device.CPU,
+        strongest=Baseline.parse(profile.matched),
+        microseconds=microseconds,
+        percent=percent,
+        times=times,
     )
-    plural = "s" if launches > 1 else ""
-    yield f"A call launches {launches} kernel{plural} on the GPU: {shares}."
-    busy, latency = profile.candidate.busy_us, profile.candidate.latency_us
-    if busy and busy < latency:
-        share = 1 - busy / latency
-        word = "launches and gaps still cost something" if share > 0.1 else "launches and gaps hardly cost anything"
-        yield f"The GPU is busy for {microseconds(busy)} of {microseconds(latency)} µs: {word}."
-
-
-def _bytes(row: ReportRow, limits: Roofline | None) -> Iterator[str]:
-    work, ours = row.task.work, row.ours
-    if work is None or ours is None:
-        return
-    reached = row.gb_s(ours) or 0.0
-    said = f"Any answer must move at least {work.bytes / 1e6:,.1f} MB; in {microseconds(ours.latency_us)} µs "
-    said += f"that is {reached:,.0f} GB/s"
-    share = row.memory_share(limits)
-    if share is None or limits is None:
-        yield f"{said}."
-        return
-    said += f", {percent(share)} of the {limits.bandwidth_gb_s:,.0f} GB/s that were measured on this device"
-    cached = row.evaluation is not None and row.evaluation.device is Device.CPU
-    if cached and share > 1.0:
-        yield f"{said}: more than memory can deliver, so the caches hold much of it."
-    elif share >= _FULL:
-        yield f"{said}: the task is bound by memory and reaches nearly all of its bandwidth."
-    elif share >= _ROOM:
-        yield f"{said}: the task is bound by memory, with some room left."
-    else:
-        yield f"{said}: memory doesn't limit it, or it moves more bytes than it must."
-
-
-def _precision(profile: ProfileReport) -> Iterator[str]:
-    eager, matched = profile.ratios.get("eager"), profile.ratios.get(profile.matched)
-    strongest = Baseline.parse(profile.matched)
-    if eager is None or matched is None or strongest.precision is None or eager.value < 1.5 * matched.value:
-        return
-    yield (
-        f"Most of the {times(eager.value)} over eager float32 comes from the precision that the policy allows: over "
-        f"{strongest.label}, at the same precision, it is {times(matched.value)}."
-    )
+    return text.splitlines()

@@ -194,6 +194,8 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
         # These two are the first run's alone.
         first = first.model_copy(update={"command": (), "resumed": ()})
     title = rows[0].task.name if kind == "optimize" and rows else path.absolute().name
+    # `apply` leaves the record beside the extraction and in each run that it used.
+    whole = next(filter(None, map(WholeModel.find, [path, *directories])), None)
     return Recorded(
         kind,
         path,
@@ -203,14 +205,9 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
         manifest=first,
         audits=audits,
         series=read_series(path),
-        whole=_whole([path, *directories]),
+        whole=whole,
         notes=tuple(notes),
     )
-
-
-def _whole(directories: list[Path]) -> WholeModel | None:
-    """Reads the record that `apply` leaves beside the extraction and in each run that it used."""
-    return next(filter(None, map(WholeModel.find, directories)), None)
 
 
 def _run(directory: Path, name: str) -> tuple[ReportRow, RunManifest]:

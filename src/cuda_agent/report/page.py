@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import groupby
-from typing import Any
+from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cuda_agent.core.baselines import Baseline
-from cuda_agent.core.bench import Estimate, Metrics
+from cuda_agent.core.bench import AuditVerdict, Estimate, Metrics
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation
 from cuda_agent.report import charts
-from cuda_agent.report.audit import VERDICTS, ToCheck, to_check
+from cuda_agent.report.audit import ToCheck, to_check
 from cuda_agent.report.blobs import Blobs
 from cuda_agent.report.details import KEPT, Details, details
 from cuda_agent.report.explain import Explanation, explain
@@ -195,7 +195,7 @@ def _environment() -> Environment:
         "names": _NAMES,
         "sizes": charts,
         "strip": STRIP,
-        "verdicts": VERDICTS,
+        "verdicts": get_args(AuditVerdict),
         "interval": lambda timing: interval(timing.low_us, timing.high_us),
         "bounds": bounds,
         "errors_line": errors_line,

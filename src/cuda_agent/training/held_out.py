@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
@@ -12,7 +12,7 @@ from cuda_agent.core.config import Configuration
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
-from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
+from cuda_agent.training.environment.opening import Opening
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.evaluate import (
     METRICS,
@@ -40,26 +40,21 @@ class HeldOutOptions(Configuration):
 
 
 def evaluate_checkpoint(
-    options: EnvironmentOptions,
+    opening: Opening,
     checkpoint: Path,
     directory: Path,
     *,
-    device: str,
-    training: Path,
     held_out: HeldOutOptions | None = None,
     single_turn: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
 ) -> StageScore:
-    """Plays the held-out tasks. Writes the episodes and the score to `directory`, under its name. `training` is the
-    folder with the memo. Raises UsageError if no task is held out, and what the environment raises."""
+    """Plays the held-out tasks. Writes the episodes and the score to `directory`, under its name. Raises UsageError if
+    no task is held out, and what the environment raises."""
     how = held_out or HeldOutOptions()
-    with open_environment(
-        options, checkpoint, device=device, folder=training, single_turn=single_turn, progress=progress
-    ) as opened:
+    with opening.environment(checkpoint, single_turn=single_turn) as opened:
         if not opened.held_out:
-            raise UsageError(f"{options.tasks} holds no held-out task", "Set evaluate: false")
+            raise UsageError(f"{opening.options.tasks} holds no held-out task", "Set evaluate: false")
         environment, judges = opened.environment, opened.environment.judges
-        model = load_model(checkpoint, torch_device(resolve_device(device)))
+        model = load_model(checkpoint, torch_device(resolve_device(opening.device)))
         score = evaluate_stage(
             environment,
             opened.held_out,
@@ -70,7 +65,7 @@ def evaluate_checkpoint(
             episodes=how.episodes,
             best=known_best(judges, opened.held_out),
         )
-        progress(f"{directory.name}: {said(score)}; {judges.memo.hit_rate:.0%} of the verdicts were known")
+        opening.progress(f"{directory.name}: {said(score)}; {judges.memo.hit_rate:.0%} of the verdicts were known")
     return score
 
 
@@ -116,23 +111,16 @@ def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[MetricD
     return {stage: differences(found[stage], found[first]) for stage in rest}
 
 
-def compare_training(
-    options: EnvironmentOptions,
-    training: Path,
-    players: dict[str, Path],
-    *,
-    device: str,
-    budget: int,
-    progress: Callable[[str], None] = lambda text: None,
-) -> SearchComparison:
+def compare_training(opening: Opening, players: dict[str, Path], *, budget: int) -> SearchComparison:
     """Compares searches without playing: times come from the episodes and the memo. `players`: policy -> its file of
-    held-out episodes. Writes `training/comparison.json`. Raises StoreError, and UsageError without episodes."""
+    held-out episodes. Writes `comparison.json` in the training's folder. Raises StoreError, and UsageError without
+    episodes."""
     runs = {name: times_of(path) for name, path in players.items()}
-    with open_judges(options, device=device, folder=training, progress=progress) as (judges, _, held):
+    with opening.judges() as (judges, _, held):
         tables = {task.key: table(judges, task) for task in held}
-    over_base = over_first(training, STAGES)
+    over_base = over_first(opening.folder, STAGES)
     found = compare(tables, runs, budget=budget).model_copy(update={"over_base": over_base})
-    found.write(training)
+    found.write(opening.folder)
     return found
 
 

@@ -76,6 +76,11 @@ def is_dense(meta: TensorMeta) -> bool:
     return True
 
 
+def dense(meta: TensorMeta) -> TensorMeta:
+    """Returns the same tensor if it is dense, else in row-major order."""
+    return meta if is_dense(meta) else contiguous(meta)
+
+
 def extent_bytes(meta: TensorMeta) -> int:
     """Returns the bytes from the first element to the end of the last one."""
     if meta.numel == 0:

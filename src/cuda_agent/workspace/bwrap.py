@@ -1,19 +1,19 @@
-"""Bubblewrap's command line for a sandbox: own namespaces, and a read-only view of the machine without hidden paths."""
+"""Bubblewrap: own namespaces, and a read-only view of the machine without hidden paths."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-_NAMESPACES = (
+NAMESPACES = (
     "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
 )  # fmt: skip
 _GPU_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps")
-_MIB = 1 << 20
+MIB = 1 << 20
 
 #: Ways to give the sandbox a /proc, best first. Inside another sandbox no new /proc can be mounted. The outer one shows
 #: the names of other processes, but the new user namespace still forbids to trace, read or signal them.
@@ -32,7 +32,7 @@ def probe(binary: str) -> tuple[str | None, str]:
     reason = ""
     for form, arguments in _PROC_FORMS.items():
         command = [
-            binary, *_NAMESPACES, "--ro-bind", "/", "/", *arguments, "--dev", "/dev", "--size", str(_MIB),
+            binary, *NAMESPACES, "--ro-bind", "/", "/", *arguments, "--dev", "/dev", "--size", str(MIB),
             "--tmpfs", "/tmp", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "/bin/sh", "-c", "exit 0",
         ]  # fmt: skip
         try:
@@ -51,7 +51,12 @@ def gpu_nodes() -> list[str]:
     return numbered + [f"/dev/{name}" for name in _GPU_NODES if os.path.exists(f"/dev/{name}")]
 
 
-def _mounts(hidden: Iterable[Path], readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
+def proc_arguments(binary: str) -> tuple[str, ...]:
+    """Returns the arguments that mount /proc."""
+    return _PROC_FORMS[probe(binary)[0] or "own"]
+
+
+def mounts(hidden: Iterable[Path], readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
     """Returns the arguments that hide and mount paths. A deeper path comes later, so that it wins over its parents."""
     what: dict[Path, str] = {}
     for kind, paths in (("hide", hidden), ("read", readable), ("write", writable)):
@@ -63,7 +68,7 @@ def _mounts(hidden: Iterable[Path], readable: Iterable[Path], writable: Iterable
             continue
         name, kind = str(path), what[path]
         if kind == "hide" and path.is_dir():
-            arguments += ["--perms", "0555", "--size", str(_MIB), "--tmpfs", name]
+            arguments += ["--perms", "0555", "--size", str(MIB), "--tmpfs", name]
             emptied.append(name)
         elif kind == "hide":
             arguments += ["--ro-bind", "/dev/null", name]
@@ -72,33 +77,3 @@ def _mounts(hidden: Iterable[Path], readable: Iterable[Path], writable: Iterable
     for name in emptied:
         arguments += ["--remount-ro", name]
     return arguments
-
-
-def command_line(
-    binary: str,
-    command: Sequence[str],
-    *,
-    cwd: Path,
-    hidden: Iterable[Path],
-    readable: Iterable[Path],
-    writable: Iterable[Path],
-    environment: Mapping[str, str],
-    gpu: bool,
-    network: bool,
-    scratch_mib: int,
-    info_fd: int,
-) -> list[str]:
-    """Returns the argv that runs `command` in the sandbox. The user id outside stays the same, which CUDA IPC needs."""
-    proc_form, _ = probe(binary)
-    size = str(scratch_mib * _MIB)
-    arguments = [binary, *(name for name in _NAMESPACES if not (network and name == "--unshare-net"))]
-    arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv", "--info-fd", str(info_fd)]
-    arguments += ["--ro-bind", "/", "/", *_PROC_FORMS[proc_form or "own"], "--dev", "/dev"]
-    if gpu:
-        for node in gpu_nodes():
-            arguments += ["--dev-bind-try", node, node]
-    arguments += ["--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp"]
-    arguments += _mounts(hidden, readable, writable)
-    for name, value in environment.items():
-        arguments += ["--setenv", name, value]
-    return [*arguments, "--chdir", str(cwd), "--", *command]

@@ -15,7 +15,8 @@ from typing import Any
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.inspection import InspectReport
-from cuda_agent.core.records import BuildReport, Evaluation, Timing
+from cuda_agent.core.records import BuildReport, Evaluation
+from cuda_agent.core.templates import filled
 from cuda_agent.workspace.inspection import say_inspection
 from cuda_agent.workspace.layout import Workspace, open_workspace
 from cuda_agent.workspace.sockets import connected_socket, end_server
@@ -105,88 +106,25 @@ def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def _print(*lines: str) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
 def _show(command: str, answer: dict[str, Any], *, as_json: bool) -> int:
     if "error" in answer:
         error = answer["error"]
         _say(f"error: {error['cause']}. {error['remedy']}".rstrip(". ") + ".")
         return int(error["exit_code"])
-    if as_json:
-        _print(json.dumps(answer))
     if "build" in answer:
         report = BuildReport.model_validate(answer["build"])
-        return (EXIT_NOT_PASSED, 0)[report.succeeded] if as_json else _show_build(report)
-    if "inspection" in answer:
+        good, text = report.succeeded, _filled("build", build=report)
+    elif "inspection" in answer:
         inspected = InspectReport.model_validate(answer["inspection"])
-        if not as_json:
-            _print(say_inspection(inspected))
-        return 0 if inspected.limit is not None else EXIT_NOT_PASSED
-    evaluation = Evaluation.model_validate(answer["evaluation"])
-    good = _verified(evaluation) if command == "verification" else evaluation.verdict is Verdict.PASSED
-    if not as_json:
-        (_show_verification if command == "verification" else _show_profiling)(evaluation)
+        good, text = inspected.limit is not None, say_inspection(inspected) + "\n"
+    else:
+        evaluation = Evaluation.model_validate(answer["evaluation"])
+        verified = evaluation.verify is not None and evaluation.verify.passed and not evaluation.violations
+        good = verified if command == "verification" else evaluation.verdict is Verdict.PASSED
+        text = _filled("verification" if command == "verification" else "profiling", evaluation=evaluation, good=good)
+    sys.stdout.write(json.dumps(answer) + "\n" if as_json else text)
     return 0 if good else EXIT_NOT_PASSED
 
 
-def _show_build(report: BuildReport) -> int:
-    if report.log:
-        _print(report.log)
-    if not report.succeeded:
-        _print("Compilation failed.")
-        return EXIT_NOT_PASSED
-    counts = f"{report.compiled_objects} compiled, {report.cached_objects} unchanged"
-    _print(f"Compiled cuda_extension.so in {report.duration_s:.1f} s ({counts}).")
-    return 0
-
-
-def _verified(evaluation: Evaluation) -> bool:
-    return evaluation.verify is not None and evaluation.verify.passed and not evaluation.violations
-
-
-def _show_failure(evaluation: Evaluation) -> None:
-    _print(f"{evaluation.verdict.value.replace('_', ' ')} in {evaluation.phase.value}: {evaluation.reason}")
-    for violation in evaluation.violations:
-        _print(f"  rule {violation.rule} ({violation.layer}): {violation.detail}")
-    if evaluation.build is not None and not evaluation.build.succeeded:
-        _print(evaluation.build.log)
-    elif evaluation.log_tail:
-        _print(evaluation.log_tail)
-
-
-def _show_verification(evaluation: Evaluation) -> None:
-    trials = evaluation.verify.trials if evaluation.verify is not None else ()
-    for index, trial in enumerate(trials, 1):
-        errors = [("error", trial.candidate_error), ("eager", trial.eager_error), ("allowed", trial.budget)]
-        numbers = ", ".join(f"{label} {value:.2e}" for label, value in errors if value is not None)
-        _print(
-            f"{index:>3}  {'passed' if trial.passed else 'FAILED'}  {trial.kind:<18} {numbers}  {trial.reason}".rstrip()
-        )
-    if _verified(evaluation) and evaluation.verify is not None:
-        _print(f"Verified: {len(trials)} of {len(trials)} trials (oracle {evaluation.verify.oracle}).")
-    else:
-        _show_failure(evaluation)
-
-
-def _show_profiling(evaluation: Evaluation) -> None:
-    profile = evaluation.profile
-    if profile is None or evaluation.verdict is not Verdict.PASSED:
-        _show_failure(evaluation)
-        return
-    _print(f"{'':<22}{'us':>12}  {'95 % interval':<24}{'yours is faster by'}")
-    for name, timing in profile.baselines.items():
-        ratio = profile.ratios.get(name)
-        faster = f"{ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else ""
-        _print(f"{name + (' (matched)' if name == profile.matched else ''):<22}{_time(timing)}{faster}".rstrip())
-    _print(f"{'yours':<22}{_time(profile.candidate)}".rstrip())
-    for name, why in profile.failed_baselines.items():
-        _print(f"{name}: not timed: {why}")
-    for note in profile.notes:
-        _print(f"note: {note}")
-
-
-def _time(timing: Timing) -> str:
-    interval = f"[{timing.low_us:,.1f}, {timing.high_us:,.1f}]"
-    return f"{timing.latency_us:>12,.1f}  {interval:<24}"
+def _filled(name: str, **values: Any) -> str:
+    return filled(Path(__file__).parent / "texts" / f"{name}.txt.j2", **values)

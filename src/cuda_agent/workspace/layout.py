@@ -164,22 +164,14 @@ class Workspace:
 def _below(folder: Path) -> tuple[list[Path], bool]:
     """Returns the paths under a folder, sorted, without following links; and whether the limits left none out."""
     found: list[Path] = []
-    pending = [(folder, 1)]
     complete = True
-    while pending:
-        current, depth = pending.pop()
-        try:
-            entries = list(os.scandir(current))
-        except OSError:
-            continue
-        found += [Path(entry.path) for entry in entries]
-        inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        if inner and depth >= _MAX_DEPTH:
-            complete = False
-        else:
-            pending += [(path, depth + 1) for path in inner]
+    for current, folders, names in os.walk(folder):
+        found += [Path(current, name) for name in (*folders, *names)]
         if len(found) > _MAX_ENTRIES:
             return sorted(found), False
+        if len(Path(current).relative_to(folder).parts) >= _MAX_DEPTH - 1:
+            complete &= all(Path(current, name).is_symlink() for name in folders)
+            folders.clear()
     return sorted(found), complete
 
 

@@ -210,6 +210,23 @@ def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", str(script), json.dumps(options), *command]
 
 
+def _bubblewrapped(
+    binary: str, spec: SandboxSpec, command: Sequence[str], cwd: Path, environment: Mapping[str, str], info_fd: int
+) -> list[str]:
+    """Returns the argv of bubblewrap that runs `command`. The user id outside stays the same, which CUDA IPC needs."""
+    size = str(spec.limits.scratch_mib * bwrap.MIB)
+    arguments = [binary, *(name for name in bwrap.NAMESPACES if not (spec.network and name == "--unshare-net"))]
+    arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv", "--info-fd", str(info_fd)]
+    arguments += ["--ro-bind", "/", "/", *bwrap.proc_arguments(binary), "--dev", "/dev"]
+    for node in bwrap.gpu_nodes() if spec.gpu else ():
+        arguments += ["--dev-bind-try", node, node]
+    arguments += ["--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp"]
+    arguments += bwrap.mounts(*_paths(spec))
+    for name, value in environment.items():
+        arguments += ["--setenv", name, value]
+    return [*arguments, "--chdir", str(cwd.resolve()), "--", *command]
+
+
 _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
@@ -252,12 +269,7 @@ def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) ->
         if facts.bwrap is None or facts.level is not SandboxLevel.FULL:
             raise SandboxError(f"The full sandbox doesn't work here: {facts.reason}", "Use --sandbox auto")
         read_end, write_end = os.pipe()
-        hidden, readable, writable = _paths(spec)
-        argv = bwrap.command_line(
-            facts.bwrap, argv, cwd=cwd.resolve(), hidden=hidden, readable=readable, writable=writable,
-            environment=environment, gpu=spec.gpu, network=spec.network,
-            scratch_mib=spec.limits.scratch_mib, info_fd=write_end,
-        )  # fmt: skip
+        argv = _bubblewrapped(facts.bwrap, spec, argv, cwd, environment, write_end)
         fds.append(write_end)
     try:
         with log.open("ab") as stream:

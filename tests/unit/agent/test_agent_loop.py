@@ -10,12 +10,11 @@ import pytest
 
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.loop import Ending, RunOutcome, run
-from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.storage.journal import RunJournal
 from cuda_agent.agent.storage.transcript import FILE_NAME, append_turn, read_transcript
 from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import PolicyError, StoreError
-from cuda_agent.core.records import ToolCall, Turn
+from cuda_agent.core.records import PolicyMove, ToolCall, Turn
 from unit.agent.agent_workspace import Calls
 
 

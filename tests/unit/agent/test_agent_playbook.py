@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from cuda_agent.agent.policies.playbook import PlaybookPolicy, _Moves, _Screened
-from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
-from cuda_agent.core.records import Task, ToolResult, Turn
+from cuda_agent.core.records import PolicyMove, Task, ToolResult, Turn
 from cuda_agent.playbook import Proposal, proposals
 
 META = TensorMeta(shape=(64, 64), dtype="float32", strides=(64, 1))

@@ -16,11 +16,10 @@ from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageE
 from cuda_agent.core.records import Ratio
 from cuda_agent.release import evidence
 from cuda_agent.release.export.export import ExportKind, package_name, write_project
-from cuda_agent.release.export.files import project_files
+from cuda_agent.release.export.files import evidence as summary
+from cuda_agent.release.export.files import project_files, slower_than_eager
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension, wrapped_call
 from cuda_agent.release.export.source import NotPassed, read_finished
-from cuda_agent.release.export.summary import evidence as summary
-from cuda_agent.release.export.summary import slower_than_eager
 from cuda_agent.release.export.verified import verified
 from cuda_agent.release.records import GateResult, Promotion
 from cuda_agent.workers.requests.reference import TaskSpec

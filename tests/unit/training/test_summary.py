@@ -16,7 +16,7 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
+from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
 from cuda_agent.training.episodes import Episode
 from cuda_agent.training.evaluate import SCORES, SEED_STEP, score_of
 from cuda_agent.training.metrics import MetricsLog
@@ -150,7 +150,7 @@ def test_what_is_not_known_can_count_as_a_failure(tasks: Path) -> None:
         tasks=str(tasks / "tasks.jsonl"), memo=str(tasks / "memo"), judge=JUDGE, unknown="fail"
     )
     candidate = Candidate(files={"model_new.py": "x", "kernels/a.cpp": "y"})
-    with open_judges(options, device="cpu", folder=tasks) as (judges, _, held):
+    with Opening(options, "cpu", tasks).judges() as (judges, _, held):
         session, before = judges.session(held[0]), len(judges.memo)
         assert not session.build(candidate).succeeded
         for found in (session.evaluate(candidate, stop="decided"), session.verify(candidate)):

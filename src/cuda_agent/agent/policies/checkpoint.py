@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.policies import stall
-from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
 from cuda_agent.agent.trained.dialogue import ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
 from cuda_agent.agent.trained.sampler import load_model, torch_device
 from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import NotCovered, TaskError
-from cuda_agent.core.records import ToolCall, Turn
+from cuda_agent.core.records import PolicyMove, ToolCall, Turn
 
 _FINISH = "Finish"
 

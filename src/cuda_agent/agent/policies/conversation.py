@@ -12,11 +12,8 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.policies.condensed import condense
@@ -25,6 +22,7 @@ from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.tools.output import cut_middle
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.records import Budget, ToolCall, Turn
+from cuda_agent.core.templates import filled
 from cuda_agent.llm import tagged
 from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, estimate_tokens
 
@@ -32,7 +30,6 @@ from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, esti
 _ANSWER_TOKENS, _ANSWER_PART = 16_384, 8
 #: shares of the context: the turns that stay when older ones are condensed, one turn's answers, the task.
 _KEPT, _ONE_TURN, _TASK = 0.2, 0.2, 0.15
-_LAST_TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class Conversation:
             name=self._brief.task.name,
             device=self._brief.device.value,
             precision=self._brief.precision.value,
-            budget=_left(Accounts(self._brief.limits).budget((), 0.0)),
+            budget=Accounts(self._brief.limits).budget((), 0.0),
             source=source,
             condensed=before,
         )
@@ -152,28 +149,8 @@ class Conversation:
     def _status(self, turn: Turn, repeats: int) -> str:
         """Returns the remaining budget after `turn`, and a warning if the model repeats itself."""
         budget = turn.budget or Budget(turns_limit=self._brief.limits.turns, turns_spent=turn.index + 1)
-        used = turn.tokens_in + turn.tokens_out
-        lines = [f"[Left: {_left(budget)}. Context: {used:,} of {self._options.context_tokens:,} tokens.]"]
-        if repeats >= REPEATS_TOLD:
-            lines.append(
-                f"[You have made the same calls {repeats} times and nothing changed. They will give nothing new: "
-                "change the code, look at something else, or call Finish.]"
-            )
-        if budget.turns_left <= _LAST_TURNS:
-            lines.append("[The end is near: Profile what is best now, if it hasn't passed yet, and call Finish.]")
-        return "\n".join(lines)
-
-
-def _left(budget: Budget) -> str:
-    parts = [f"{budget.turns_left} turns"]
-    parts.append(f"{budget.tokens_left:,} tokens" if budget.tokens_left is not None else "any number of tokens")
-    if budget.cost_left is not None:
-        parts.append(f"{budget.cost_left:.4g} of money")
-    left_s = budget.wall_left_s
-    parts.append(f"{left_s / 60:.1f} min" if left_s is not None else f"any time ({budget.wall_s / 60:.1f} min spent)")
-    if budget.judge_left_s is not None:
-        parts.append(f"{budget.judge_left_s / 60:.1f} min of the judge")
-    return ", ".join(parts)
+        used, context = turn.tokens_in + turn.tokens_out, self._options.context_tokens
+        return _render("status.md.j2", budget=budget, used=used, context=context, repeats=repeats, told=REPEATS_TOLD)
 
 
 def _as_sent(call: ToolCall) -> dict[str, Any]:
@@ -197,12 +174,4 @@ def _length(messages: Sequence[Message]) -> int:
 
 
 def _render(template: str, /, **values: Any) -> str:
-    return _environment().get_template(template).render(**values).strip()
-
-
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
-    folder = Path(__file__).parent / "prompts"
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
-    )
+    return filled(Path(__file__).parent / "prompts" / template, **values).strip()

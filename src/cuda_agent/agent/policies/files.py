@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import PolicyError, UsageError
-from cuda_agent.core.records import Candidate, ToolCall, Turn
+from cuda_agent.core.records import Candidate, PolicyMove, ToolCall, Turn
 from cuda_agent.workspace.layout import Workspace
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from cuda_agent.agent.policies import stall
 from cuda_agent.agent.policies.conversation import Conversation
-from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
-from cuda_agent.core.records import ToolCall, Turn
+from cuda_agent.core.records import PolicyMove, ToolCall, Turn
 from cuda_agent.llm import tagged
 from cuda_agent.llm.chat import ChatClient, ContextExceeded, Reply, WrittenCall
 from cuda_agent.llm.client import make_client

@@ -9,13 +9,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.tools.judged import MAX_CONFIGS
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.plan import KernelPlan
-from cuda_agent.core.records import ToolCall, ToolResult, Turn
+from cuda_agent.core.records import PolicyMove, ToolCall, ToolResult, Turn
 from cuda_agent.playbook import Proposal, proposals
 
 Results = tuple[ToolResult, ...]

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.context import ToolContext
-from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.storage.snapshot import FileEntry, Snapshots, objects
 from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import append_turn
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.core.records import Budget, ToolResult, Turn
+from cuda_agent.core.records import Budget, PolicyMove, ToolResult, Turn
 from cuda_agent.workspace.layout import is_writable
 
 

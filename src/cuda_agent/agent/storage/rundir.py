@@ -18,10 +18,10 @@ from typing import Any
 
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
-from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
+from cuda_agent.core.settings import differing
 from cuda_agent.core.stack import read_stack
 
 _LOCK = "lock"

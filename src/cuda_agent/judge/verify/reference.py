@@ -23,7 +23,7 @@ from cuda_agent.workers.buffers import (
     Layout,
     OutOfDeviceMemory,
     contiguous,
-    is_dense,
+    dense,
     synchronize,
     trim,
 )
@@ -258,8 +258,8 @@ def _judgeable(spec: requests.TaskSpec, name: str) -> requests.TaskSpec:
         raise TaskError(f"{name}: forward() returns no tensor", "Return at least one tensor")
     return spec.model_copy(
         update={
-            "inputs": tuple(m if is_dense(m) else contiguous(m) for m in spec.inputs),
-            "state": {n: m if is_dense(m) else contiguous(m) for n, m in spec.state.items()},
+            "inputs": tuple(map(dense, spec.inputs)),
+            "state": {name: dense(meta) for name, meta in spec.state.items()},
         }
     )
 

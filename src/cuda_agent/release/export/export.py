@@ -10,11 +10,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.files import write_folder
 from cuda_agent.core.records import Evaluation
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.source import Finished, read_finished
 from cuda_agent.release.export.verified import Verified, describe_task, verified
-from cuda_agent.release.storage import write_folder
 
 _RESERVED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "kernels", "tests", "setup", "cuda_agent"}
 

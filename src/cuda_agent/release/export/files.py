@@ -8,72 +8,74 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import jinja2
-
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.records import Evaluation
+from cuda_agent.core.templates import filled
 from cuda_agent.judge import gencode
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension
 from cuda_agent.release.export.source import Finished
-from cuda_agent.release.export.summary import evidence
 from cuda_agent.release.export.verified import Verified
 from cuda_agent.release.source_text import spec_text
 from cuda_agent.workspace.layout import fixed_files
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_COMMON = ("verified.py", "kernels.py", "module.py", "patching.py", "__init__.py")
+#: kind -> the folders of templates that make it. In a template's path INSIDE, NATIVE and PACKAGE are places and a name.
+_PARTS = {
+    "package": ("common", "project", "every", "package"),
+    "torch-library": ("common", "project", "every", "operator", "package"),
+    "hf-kernels": ("common", "every", "operator", "hub"),
+}
 _VERSION = "0.1.0"
 
 
 def project_files(finished: Finished, described: Verified, kind: str, package: str) -> dict[str, str]:
     """Returns path -> text. Raises UsageError where the run's sources can't be used in a project."""
     values = _values(finished, described, kind, package)
-    hub = kind == "hf-kernels"
-    inside = f"torch-ext/{package}" if hub else f"src/{package}"
-    files = {f"{inside}/{name}": rendered(f"package/{name}", values) for name in _COMMON}
-    if values["operator"]:
-        files[f"{inside}/custom_op.py"] = rendered("operator/custom_op.py", values)
-    files |= {
+    native = {name: text for name, text in finished.candidate.files.items() if name.startswith("kernels/")}
+    _check_names(native)
+    if values["hub"]:
+        # Bindings are operators of torch, so that the library doesn't need Python.
+        cpp = sorted(name for name in native if name.endswith(".cpp"))
+        values["bindings"] = [name for name in cpp if "REGISTER_BINDING" in native[name]]
+        values["sources"] = sorted(native.keys() - set(values["bindings"]))
+        inside, place = f"torch-ext/{package}", values["native"]
+    else:
+        inside, place = f"src/{package}", f"src/{package}/native"
+        native |= {name: fixed_files()[name] for name in ("binding.cpp", "binding_registry.h")}
+    names = {"INSIDE": inside, "NATIVE": place, "PACKAGE": package}
+    files = {f"{place}/{name}": text for name, text in native.items()} | {
         f"{inside}/reference.py": finished.task.source,
         f"{inside}/model_new.py": with_local_extension(finished.candidate.files["model_new.py"]),
         f"{inside}/verified.json": described.model_dump_json(indent=1) + "\n",
         "evaluation.json": finished.evaluation.to_json() + "\n",
-        "LICENSE": rendered("package/LICENSE", values),
-        "README.md": rendered("package/README.md", values),
-        f"tests/test_{package}.py": rendered("package/test_package.py", values),
     }
-    native = {name: text for name, text in finished.candidate.files.items() if name.startswith("kernels/")}
-    _check_names(native)
-    if hub:
-        return files | _hub_files(native, package, inside, values)
-    fixed = {name: fixed_files()[name] for name in ("binding.cpp", "binding_registry.h")}
-    files |= {f"{inside}/native/{name}": text for name, text in (fixed | native).items()}
-    for name in ("cuda_extension.py", "build.py"):
-        files[f"{inside}/{name}"] = rendered(f"package/{name}", values)
-    return files | {"pyproject.toml": rendered("package/pyproject.toml", values)}
-
-
-def _hub_files(native: dict[str, str], package: str, inside: str, values: dict[str, Any]) -> dict[str, str]:
-    """Returns the files for kernel-builder. Bindings are operators of torch, so that the library doesn't need
-    Python."""
-    bindings = sorted(name for name, text in native.items() if name.endswith(".cpp") and "REGISTER_BINDING" in text)
-    sources = sorted(name for name in native if name not in bindings)
-    values = values | {"bindings": bindings, "sources": sources}
-    folder = values["native"]
-    files = {f"{folder}/{name}": text for name, text in native.items()}
-    files |= {
-        f"{folder}/binding_registry.h": rendered("hub/binding_registry.h", values),
-        f"{folder}/shim/pybind11/pybind11.h": rendered("hub/pybind11.h", values),
-        "torch-ext/torch_binding.cpp": rendered("hub/torch_binding.cpp", values),
-        f"{inside}/cuda_extension.py": rendered("hub/cuda_extension.py", values),
-        "build.toml": rendered("hub/build.toml", values),
-        "flake.nix": rendered("hub/flake.nix", values),
-        "build_local.py": rendered("hub/build_local.py", values),
-    }
-    for header in ("pybind11/stl.h", "torch/extension.h", "torch/csrc/utils/pybind.h"):
-        depth = "../" * header.count("/")
-        files[f"{folder}/shim/{header}"] = f'#pragma once\n#include "{depth}pybind11/pybind11.h"\n'
+    for part in _PARTS[kind]:
+        files |= filled_folder(part, names, values)
     return files
+
+
+def filled_folder(part: str, names: dict[str, str], values: dict[str, Any]) -> dict[str, str]:
+    """Returns path -> text for a folder of templates. `names` replaces INSIDE, NATIVE and PACKAGE in paths."""
+    folder, files = _TEMPLATES / part, {}
+    for template in sorted(folder.rglob("*.j2")):
+        path = re.sub("[A-Z]{6,}", lambda word: names.get(word[0], word[0]), str(template.relative_to(folder)))
+        files[path.removesuffix(".j2")] = filled(template, **values)
+    return files
+
+
+def common_values(package: str, name: str, needs: list[str]) -> dict[str, Any]:
+    """Returns the templates' values for a package of the kernels of `name`, which also imports `needs`."""
+    return {
+        "package": package,
+        "distribution": package.replace("_", "-").strip("-"),
+        "version": _VERSION,
+        "summary": f"Verified kernels for {_plain(name)}, from cuda-agent",
+        "torch_minimum": "2.11",
+        "needs": needs,
+        "cuda_agent": metadata.version("cuda-agent"),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
 
 
 def _values(finished: Finished, described: Verified, kind: str, package: str) -> dict[str, Any]:
@@ -99,18 +101,24 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
     }
 
 
-def common_values(package: str, name: str, needs: list[str]) -> dict[str, Any]:
-    """Returns the templates' values for a package of the kernels of `name`, which also imports `needs`."""
-    return {
-        "package": package,
-        "distribution": package.replace("_", "-").strip("-"),
-        "version": _VERSION,
-        "summary": f"Verified kernels for {_plain(name)}, from cuda-agent",
-        "torch_minimum": "2.11",
-        "needs": needs,
-        "cuda_agent": metadata.version("cuda-agent"),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+def evidence(evaluation: Evaluation) -> str:
+    """Returns times with their intervals, errors and the stack as Markdown, for an evaluation that passed."""
+    assert evaluation.verify is not None
+    known = [trial for trial in evaluation.verify.trials if trial.candidate_error is not None]
+    return filled(
+        Path(__file__).with_name("summary.md.j2"),
+        evaluation=evaluation,
+        profile=evaluation.profile,
+        slower=slower_than_eager(evaluation),
+        worst=max(known, key=lambda trial: trial.candidate_error or 0.0, default=None),
+        stack=evaluation.stack,
+    ).removesuffix("\n")
+
+
+def slower_than_eager(evaluation: Evaluation) -> bool:
+    """Whether the candidate is slower than eager, so that the original is the better choice."""
+    ratio = evaluation.profile.ratios.get("eager") if evaluation.profile is not None else None
+    return ratio is not None and ratio.value < 1.0
 
 
 def _plain(name: str) -> str:
@@ -142,16 +150,3 @@ def _check_names(native: dict[str, str]) -> None:
         if key in seen:
             raise UsageError(f"{name} and {seen[key]} would have the same object file", "Rename one of them")
         seen[key] = name
-
-
-def rendered(template: str, values: dict[str, Any]) -> str:
-    """Fills a template. Raises jinja2.UndefinedError where a value is missing."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,
-    )
-    return environment.get_template(f"{template}.j2").render(**values)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.extraction import Extraction, WholeModel, WholePart
+from cuda_agent.core.files import write_folder
 from cuda_agent.release.export.export import ExportKind, check_target, package_name
-from cuda_agent.release.export.files import common_values, project_files, rendered
+from cuda_agent.release.export.files import common_values, filled_folder, project_files
 from cuda_agent.release.export.rewrite import distributions
 from cuda_agent.release.export.source import NotPassed, read_finished
 from cuda_agent.release.export.verified import describe_task, verified
-from cuda_agent.release.storage import write_folder
 
 
 def export_parts(folder: Path, *, name: str | None = None, out: Path | None = None) -> tuple[Path, WholeModel]:
@@ -34,14 +34,9 @@ def export_parts(folder: Path, *, name: str | None = None, out: Path | None = No
         files |= {f"src/{package}/{path}": text for path, text in own.items()}
     values = common_values(package, extraction.name, needs)
     values |= {"parts": parts, "record": record, "device": record.device.value}
-    templates = {
-        "parts/__init__.py": f"src/{package}/__init__.py",
-        "parts/README.md": "README.md",
-        "parts/test_package.py": f"tests/test_{package}.py",
-        "package/pyproject.toml": "pyproject.toml",
-        "package/LICENSE": "LICENSE",
-    }
-    files |= {path: rendered(template, values) for template, path in templates.items()}
+    names = {"INSIDE": f"src/{package}", "PACKAGE": package}
+    for templates in ("common", "project", "parts"):
+        files |= filled_folder(templates, names, values)
     files["whole_model.json"] = record.to_json() + "\n"
     write_folder(target, files, "Choose another --out")
     return target, record

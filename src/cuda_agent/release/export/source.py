@@ -37,12 +37,12 @@ def read_finished(directory: Path) -> Finished:
     """
     if (directory / Promotion.file_name).is_file():
         return _read_entry(directory.resolve())
-    run = best_of_run(directory)
-    if run.candidate is None and not (directory / Trajectory.file_name).is_file():
+    task, options, candidate, evaluation = best_of_run(directory)
+    if candidate is None and not (directory / Trajectory.file_name).is_file():
         raise UsageError(f"The run in {directory} hasn't judged a candidate yet", f"cuda-agent resume {directory}")
-    if run.candidate is None or run.evaluation is None:
+    if candidate is None or evaluation is None:
         raise NotPassed(f"{directory} holds no judged candidate", f"See cuda-agent show {directory}")
-    return _finished(directory, run.task, run.options, run.candidate, run.evaluation)
+    return _finished(directory, task, options, candidate, evaluation)
 
 
 def _read_entry(directory: Path) -> Finished:

@@ -13,7 +13,7 @@ from cuda_agent.core.record import Record
 from cuda_agent.judge import Reference
 from cuda_agent.release.export.rewrite import wrapped_call
 from cuda_agent.release.export.source import Finished
-from cuda_agent.workers.buffers import ALIGNMENT, contiguous, is_dense
+from cuda_agent.workers.buffers import ALIGNMENT, dense
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import WorkerSettings
 from cuda_agent.workers.requests.reference import TaskSpec
@@ -97,20 +97,16 @@ def verified(finished: Finished, spec: TaskSpec) -> Verified:
         frozen=evaluation.verify is not None and evaluation.verify.frozen,
         init=spec.init,
         inputs_spec=spec.inputs_spec,
-        inputs=_dense(spec.inputs),
-        state=dict(zip(spec.state, _dense(tuple(spec.state.values())), strict=True)),
+        inputs=tuple(map(dense, spec.inputs)),
+        state={name: dense(meta) for name, meta in spec.state.items()},
         outputs_spec=spec.outputs_spec,
-        outputs=_dense(spec.outputs),
+        outputs=tuple(map(dense, spec.outputs)),
         call=wrapped_call(task.source),
         alignment_bytes=ALIGNMENT[Device.CPU] if not on_gpu else 128,
         atol=task.atol,
         rtol=task.rtol,
         error_budget=max((trial.budget for trial in trials if trial.budget is not None), default=_LEAST_BUDGET),
     )
-
-
-def _dense(metas: tuple[TensorMeta, ...]) -> tuple[TensorMeta, ...]:
-    return tuple(meta if is_dense(meta) else contiguous(meta) for meta in metas)
 
 
 def _class_inside(spec: dict[str, Any]) -> str:

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import TaskError, UsageError
-from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel, WholePart
-from cuda_agent.core.records import Candidate, Task, Trajectory
+from cuda_agent.core.extraction import Extraction, LeftOutPart, WholeModel, WholePart
+from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
-from cuda_agent.release.extract.whole_model import PartReplacement, WholeModelResult, judge_whole_model
+from cuda_agent.release.extract.whole_model import Optimized, WholeModelResult, judge_whole_model
 
 Say = Callable[[str, str], None]
-
-
-@dataclass(frozen=True)
-class Optimized:
-    """A task of an extraction, and the run that made it faster on `device`. `speedup` is that of the part alone over
-    eager."""
-
-    task: ExtractedTask
-    run: Path
-    candidate: Candidate
-    device: Device
-    speedup: float
 
 
 def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimized], list[str]]:
@@ -108,19 +95,8 @@ def apply(
         raise TaskError(f"The model's code isn't in {missing[0]} any more", "Extract it again")
     with contextlib.closing(JudgeSession(whole, options, progress=say, importable=folders)) as session, session:
         session.baselines.eager_only = not compiled
-        judged = judge_whole_model(session, [PartReplacement(part.task, part.candidate) for part in parts])
+        judged = judge_whole_model(session, parts)
         level = session.level
-    return _record(extraction, whole, parts, options, judged, notes).model_copy(update={"sandbox": level})
-
-
-def _record(
-    extraction: Extraction,
-    whole: Task,
-    parts: Sequence[Optimized],
-    options: JudgeOptions,
-    judged: WholeModelResult,
-    notes: Sequence[str],
-) -> WholeModel:
     measured = [_part(part, judged) for part in parts]
     used = [part for part in measured if part.calls] if judged.calls else measured
     profile, verify = judged.profile, judged.verify
@@ -146,7 +122,7 @@ def _record(
         covered=min(1.0, sum(part.share for part in used)),
         predicted=predicted([(part.share, part.speedup) for part in used]),
         notes=(*notes, *unused, *(profile.notes if profile is not None else ())),
-        sandbox=extraction.sandbox,
+        sandbox=level,
         stack=read_stack(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )

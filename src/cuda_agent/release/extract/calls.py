@@ -17,7 +17,7 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.release.extract.closure import Inexpressible
 from cuda_agent.release.extract.inside.callspec import describe
 from cuda_agent.release.source_text import number_text, spec_text
-from cuda_agent.workers.buffers import contiguous, is_dense
+from cuda_agent.workers.buffers import contiguous, dense
 from cuda_agent.workers.inside.task.pytree import Spec, flatten, tensor_meta
 
 #: the most elements of a tensor that is searched for a pattern; a larger one is drawn at random.
@@ -70,8 +70,7 @@ def plain_output(value: Any) -> None:
 
 def metas(tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
     """Returns the metadata of the tensors that the task draws: dense ones in their own layout, others row-major."""
-    found = (tensor_meta(tensor) for tensor in tensors)
-    return tuple(meta if is_dense(meta) else contiguous(meta) for meta in found)
+    return tuple(dense(tensor_meta(tensor)) for tensor in tensors)
 
 
 class ForwardCall:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,6 @@ from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 1 << 20
-_POLL_S = 0.05
 _MOST_BYTES = 64 << 20
 #: idle threads don't spin on the cores of other processes; the sandbox has no network.
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "HF_HUB_OFFLINE": "1"}
@@ -129,14 +128,12 @@ def _run(
         )
         module = "cuda_agent.release.extract.worker"
         command = [sys.executable, "-P", "-m", module, str(folder / "job.json"), str(result)]
-        end = time.monotonic() + timeout_s
         with spawn(command, spec, cwd=scratch, log=folder / "log") as process:
-            while process.poll() is None:
-                if time.monotonic() > end:
-                    raise TaskError(
-                        f"{whole.name} was not extracted within {timeout_s:.0f} s", "Use smaller inputs, or --timeout"
-                    )
-                time.sleep(_POLL_S)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                cause = f"{whole.name} was not extracted within {timeout_s:.0f} s"
+                raise TaskError(cause, "Use smaller inputs, or --timeout") from None
             limit, code, tail = process.limit_hit, process.poll(), process.tail()
         if limit is not None:
             raise TaskError(f"{whole.name} exceeded the sandbox's limit of {limit}", "Use a smaller model", detail=tail)

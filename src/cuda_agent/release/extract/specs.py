@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cuda_agent.agent.taskfile import check_source, load_task
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.templates import filled
 from cuda_agent.release.source_text import imported_tops
 
 _TENSOR = re.compile(r"(?P<type>[a-z]+[0-9]*)\[(?P<sizes>[0-9, ]*)\](?::(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")
@@ -123,13 +124,10 @@ def _wrapped(module: str, attribute: str, inputs: Sequence[str], init: Sequence[
         passed.append(parameter if name is None else f"{name}={parameter}")
     if not drawn:
         raise UsageError("No --input is a tensor", _INPUT_HELP)
-    model = ["class Model(torch.nn.Module):", "    def __init__(self):", "        super().__init__()"]
-    model += [f"        self.model = {made}({', '.join(arguments)})", ""]
-    model += [f"    def forward(self, {', '.join(parameters)}):", f"        return self.model({', '.join(passed)})"]
-    draws = ["def get_inputs():", "    return [", *(f"        {text}," for text in drawn), "    ]"]
-    lines = ["import torch", *dict.fromkeys(imports), "", "", *model, "", "", *draws, "", ""]
-    lines += ["def get_init_inputs():", "    return []", ""]
-    return "\n".join(lines)
+    return filled(
+        Path(__file__).with_name("whole.py.j2"), imports=[*dict.fromkeys(imports)], made=made, arguments=arguments,
+        parameters=parameters, passed=passed, drawn=drawn,
+    )  # fmt: skip
 
 
 def _named(text: str) -> tuple[str | None, str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.extraction import ExtractedTask
 from cuda_agent.core.records import Candidate, ProfileReport, VerifyReport
@@ -25,11 +26,15 @@ FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class PartReplacement:
-    """A candidate, and the task whose submodules' calls it takes."""
+class Optimized:
+    """A task of an extraction, and the run that made it faster on `device`. `candidate` takes the calls of the task's
+    submodules. `speedup` is that of the part alone over eager."""
 
     task: ExtractedTask
+    run: Path
     candidate: Candidate
+    device: Device
+    speedup: float
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class WholeModelResult:
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def judge_whole_model(session: JudgeSession, parts: Sequence[PartReplacement]) -> WholeModelResult:
+def judge_whole_model(session: JudgeSession, parts: Sequence[Optimized]) -> WholeModelResult:
     """Judges the model in `session`, whose task is the whole model. A fault of the parts is in the result.
 
     Raises TaskError when the model fails, DeviceError, StoreError, WorkerError.
@@ -78,7 +83,7 @@ def judge_whole_model(session: JudgeSession, parts: Sequence[PartReplacement]) -
 
 
 def _load(
-    session: JudgeSession, process: CandidateProcess, parts: Sequence[PartReplacement], libraries: Sequence[Path]
+    session: JudgeSession, process: CandidateProcess, parts: Sequence[Optimized], libraries: Sequence[Path]
 ) -> None:
     told = []
     for index, (part, library) in enumerate(zip(parts, libraries, strict=True)):
@@ -99,7 +104,7 @@ def _load(
     process.ask(LoadPatched(name=task.name, source=task.source, init=init, parts=tuple(told)))
 
 
-def _calls(process: CandidateProcess, parts: Sequence[PartReplacement]) -> dict[str, tuple[int, int]]:
+def _calls(process: CandidateProcess, parts: Sequence[Optimized]) -> dict[str, tuple[int, int]]:
     """Returns the worker's counts of calls. They are for information only."""
     told = process.ask(CountRedirected()).calls
     return {path: told.get(path, (0, 0)) for part in parts for path in part.task.paths}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from cuda_agent.core.errors import TaskError
+from cuda_agent.core.templates import filled
 from cuda_agent.release.extract.calls import ForwardCall
 from cuda_agent.release.extract.closure import Inexpressible, Sources
 from cuda_agent.release.extract.constructors import Constructions, Writer
@@ -43,24 +45,15 @@ def write_task(
     """Writes the task of a submodule. `draws` are the texts that draw its inputs. Raises Inexpressible."""
     sources = Sources(own)
     made = Writer(constructions, sources).module(part.module) + _cast(part.module)
-    text = ForwardCall(part.module, part.spec, len(part.inputs))
-    definitions = sources.definitions()
+    call = ForwardCall(part.module, part.spec, len(part.inputs))
     kind = type(part.module)
     installed = kind.__module__ not in own
     origin = f"{kind.__module__}.{kind.__qualname__}" if installed else f"{kind.__qualname__}, the model's own"
-    blocks = [f'"""{described}\n"""', sources.imports()]
-    if definitions:
-        blocks.append(f"# From the model's own source.\n{definitions}")
-    blocks.append(
-        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        f"        self.module = {made}\n\n"
-        f"    def forward(self, {', '.join(text.parameters)}):\n        return self.module({text.arguments})"
-    )
-    drawn = "".join(f"        {draw},\n" for draw in draws)
-    blocks.append(f"def get_inputs():\n    return [\n{drawn}    ]")
-    blocks.append("def get_init_inputs():\n    return []")
-    head, rest = blocks[:2], blocks[2:]
-    return Written(name, "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(rest) + "\n", origin)
+    source = filled(
+        Path(__file__).with_name("task.py.j2"), described=described, imports=sources.imports(), call=call, draws=draws,
+        definitions=sources.definitions(), made=made,
+    )  # fmt: skip
+    return Written(name, source, origin)
 
 
 def describe(model: str, part: Part, paths: list[str], calls: int) -> str:

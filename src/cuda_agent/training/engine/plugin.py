@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,20 +18,26 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
+def _gives(answer: Any = None) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
 def _device_module() -> Any:
     """Returns a stand-in for `torch.cuda` on a CPU, without device memory and with nothing to wait for."""
     module: Any = types.ModuleType("cuda_agent_cpu")
-    for name in ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"):
-        setattr(module, name, lambda *_, **__: 0)
-    for name in ("empty_cache", "synchronize", "set_device", "reset_peak_memory_stats", "ipc_collect"):
-        setattr(module, name, lambda *_, **__: None)
-    module.manual_seed = module.manual_seed_all = lambda *_, **__: None
-    module.is_available = module.is_initialized = lambda: True
-    module.device_count = lambda: 1
-    module.current_device = lambda: 0
-    module.mem_get_info = lambda *_, **__: (1 << 33, 1 << 34)
-    module.get_device_name = lambda *_, **__: "cpu"
-    module.get_device_properties = lambda *_, **__: types.SimpleNamespace(total_memory=1 << 34, name="cpu")
+    answers: dict[str, Any] = {
+        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"), 0),
+        **dict.fromkeys(("empty_cache", "synchronize", "set_device", "reset_peak_memory_stats", "ipc_collect")),
+        **dict.fromkeys(("manual_seed", "manual_seed_all")),
+        **dict.fromkeys(("is_available", "is_initialized"), True),
+        "device_count": 1,
+        "current_device": 0,
+        "mem_get_info": (1 << 33, 1 << 34),
+        "get_device_name": "cpu",
+        "get_device_properties": types.SimpleNamespace(total_memory=1 << 34, name="cpu"),
+    }
+    for name, answer in answers.items():
+        setattr(module, name, _gives(answer))
     module.get_rng_state = lambda *_, **__: torch.get_rng_state()
     module.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     module.device = torch.device
@@ -43,66 +49,34 @@ _CPU = _device_module()
 
 @PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):  # type: ignore[misc]
-    """A CPU as a device of verl."""
+    """A CPU as a device of verl: without device memory, and with nothing to wait for."""
 
-    device_name = property(lambda self: "cpu")
-    vendor_name = property(lambda self: "cpu")
-    device_module = property(lambda self: _CPU)
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def device_count(self) -> int:
-        return 1
-
-    def set_device(self, device_index: int) -> None: ...
-
-    def synchronize(self, device_index: int | None = None) -> None: ...
+    device_name = vendor_name = property(_gives("cpu"))
+    device_module = property(_gives(_CPU))
+    is_available = _gives(True)
+    current_device = _gives(torch.device("cpu"))
+    device_count = _gives(1)
+    get_device_capability = _gives((None, None))
+    communication_backend_name = _gives("gloo")
+    visible_devices_envvar = _gives("VERL_CPU_VISIBLE_DEVICES")
+    ray_resource_name = _gives("CPU")
+    is_ipc_supported = _gives(False)
+    set_device = synchronize = set_allocator_settings = empty_cache = cudart = _gives()
+    profiler_start = profiler_stop = _gives()
 
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
+    manual_seed_all = manual_seed
 
-    def set_allocator_settings(self, settings: str) -> None: ...
-
-    def empty_cache(self) -> None: ...
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
-        return (None, None)
-
-    def communication_backend_name(self) -> str:
-        return "gloo"
-
-    def visible_devices_envvar(self) -> str:
-        return "VERL_CPU_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        yield
-
-    def profiler_start(self) -> None: ...
-
-    def profiler_stop(self) -> None: ...
-
-    def ray_resource_name(self) -> str:
-        return "CPU"
+    def nvtx_range(self, msg: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def ray_noset_envvars(self) -> list[str]:
         return []
 
     def ray_resource_options(self, num_gpus: float) -> dict[str, float]:
         return {"num_cpus": num_gpus}
-
-    def is_ipc_supported(self) -> bool:
-        return False
-
-    def cudart(self) -> None:
-        return None
 
 
 def _one_gloo() -> None:

@@ -120,10 +120,8 @@ def open_actor(model: ModelOptions, path: str, stage: PpoOptions | RftOptions, *
     """Opens an actor. `path` is a folder in transformers' format."""
     from verl.workers.utils.losses import ppo_loss, sft_loss
 
-    config, engine, hf = _composed(model, path, path, stage, "actor_rollout_ref.actor")
     loss = ppo_loss if isinstance(stage, PpoOptions) else sft_loss
-    steps = stage.steps if isinstance(stage, PpoOptions) else 1
-    return Actor(_worker("language_model", hf, config, engine, partial(loss, config=config), steps), stage, seed)
+    return Actor(_worker("language_model", model, path, stage, "actor_rollout_ref.actor", loss), stage, seed)
 
 
 def open_critic(model: ModelOptions, path: str, stage: PpoOptions | ValueOptions, *, seed: int) -> Critic:
@@ -132,46 +130,39 @@ def open_critic(model: ModelOptions, path: str, stage: PpoOptions | ValueOptions
     from verl.workers.utils.losses import value_loss
 
     torch.manual_seed(seed)
-    config, engine, hf = _composed(model, path, path, stage, "critic")
-    steps = stage.steps if isinstance(stage, PpoOptions) else 1
-    return Critic(_worker("value_model", hf, config, engine, partial(value_loss, config=config), steps), stage, seed)
+    return Critic(_worker("value_model", model, path, stage, "critic", value_loss), stage, seed)
 
 
-def _composed(model: ModelOptions, actor: str, critic: str, stage: Any, key: str) -> tuple[Any, Any, Any]:
+def _worker(kind: str, model: ModelOptions, path: str, stage: Any, key: str, loss: Any) -> Any:
+    """Returns verl's worker with the part `key` of the composed configuration."""
     from omegaconf import OmegaConf
     from verl.utils.config import omega_conf_to_dataclass
-
-    whole = compose(embedded(model, actor, critic, stage))
-    config = omega_conf_to_dataclass(OmegaConf.select(whole, key))
-    hf = config.model if key == "critic" else omega_conf_to_dataclass(whole.actor_rollout_ref.model)
-    if key != "critic":
-        config.model_config = hf
-    engine = config.engine
-    engine.use_dynamic_bsz = True
-    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = stage.micro_batch_tokens
-    return config, engine, hf
-
-
-def _worker(kind: str, hf: Any, config: Any, engine: Any, loss: Any, steps: int) -> Any:
     from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
     from cuda_agent.training.engine import plugin
 
+    whole = compose(embedded(model, path, path, stage))
+    config = omega_conf_to_dataclass(OmegaConf.select(whole, key))
+    if key != "critic":
+        config.model_config = omega_conf_to_dataclass(whole.actor_rollout_ref.model)
+    engine = config.engine
+    engine.use_dynamic_bsz = True
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = stage.micro_batch_tokens
+    config.optim.total_training_steps = stage.steps if isinstance(stage, PpoOptions) else 1
     plugin.install()
     platform.join_alone()
-    config.optim.total_training_steps = steps
     with _quiet():
         worker = TrainingWorker(
             config=TrainingWorkerConfig(
                 model_type=kind,
-                model_config=hf,
+                model_config=config.model if key == "critic" else config.model_config,
                 engine_config=engine,
                 optimizer_config=config.optim,
                 checkpoint_config=config.checkpoint,
             )
         )
         worker.reset()
-        worker.set_loss_fn(loss)
+        worker.set_loss_fn(partial(loss, config=config))
     return worker
 
 

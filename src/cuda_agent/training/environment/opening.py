@@ -84,58 +84,49 @@ def read_tasks(options: EnvironmentOptions) -> tuple[list[Task], list[Task]]:
     return train, held
 
 
-@contextmanager
-def open_judges(
-    options: EnvironmentOptions,
-    *,
-    device: str,
-    folder: Path,
-    progress: Callable[[str], None] = lambda text: None,
-    make_pool: Callable[[JudgeOptions], Pool] | None = None,
-    plans: bool = True,
-) -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
-    """Yields the judges and the tasks by split. If `plans` are needed, tasks without plans are left out and
-    reported."""
-    judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
-    train, held = read_tasks(options)
-    memo = Path(options.memo) if options.memo is not None else folder / "memo"
-    with Judges(
-        memo, judge, gpus=options.gpus, sessions=options.sessions, stack=options.stack, make_pool=make_pool,
-        table_only=options.unknown == "fail",
-    ) as judges:  # fmt: skip
-        known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
-        if judges.memo.foreign:
-            progress(f"{judges.memo.foreign} verdicts in {memo} are of another stack or other settings: not used")
-        for name, reason in reasons.items():
-            progress(f"{name} is left out: {reason}")
-        keys = {task.key for task in known}
-        yield (
-            judges,
-            tuple(task for task in train if task.key in keys),
-            tuple(task for task in held if task.key in keys),
-        )
+@dataclass(frozen=True)
+class Opening:
+    """How the environment of a training is opened. `folder` is the training's. `make_pool` makes the judges' pool
+    elsewhere than on this machine."""
 
+    options: EnvironmentOptions
+    device: str
+    folder: Path
+    progress: Callable[[str], None] = lambda text: None
+    make_pool: Callable[[JudgeOptions], Pool] | None = None
 
-@contextmanager
-def open_environment(
-    options: EnvironmentOptions,
-    checkpoint: Path,
-    *,
-    device: str,
-    folder: Path,
-    single_turn: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
-    make_pool: Callable[[JudgeOptions], Pool] | None = None,
-) -> Iterator[Opened]:
-    """Opens an environment. `checkpoint` may be any of this training; its tokenizer and dialogue are used. `folder` is
-    the training's. With `single_turn` the policy says everything in one answer. Raises UsageError, StoreError and
-    DeviceError."""
-    settings, dialogue = load_dialogue(checkpoint)
-    if single_turn:
-        settings = single(settings)
-    wanted = {"device": device, "folder": folder, "progress": progress, "make_pool": make_pool}
-    with open_judges(options, **wanted, plans=dialogue.offers_plans) as (judges, train, held):  # type: ignore[arg-type]
-        yield Opened(ToolEnvironment(judges, dialogue, settings, options.play, progress=progress), train, held)
+    @contextmanager
+    def judges(self, *, plans: bool = True) -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
+        """Yields the judges and the tasks by split. If `plans` are needed, tasks without plans are left out and
+        reported."""
+        options = self.options
+        judge = JudgeOptions.parse({"device": resolve_device(self.device), **options.judge})
+        train, held = read_tasks(options)
+        memo = Path(options.memo) if options.memo is not None else self.folder / "memo"
+        with Judges(
+            memo, judge, gpus=options.gpus, sessions=options.sessions, stack=options.stack, make_pool=self.make_pool,
+            table_only=options.unknown == "fail",
+        ) as judges:  # fmt: skip
+            known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
+            if judges.memo.foreign:
+                self.progress(
+                    f"{judges.memo.foreign} verdicts in {memo} are of another stack or other settings: not used"
+                )
+            for name, reason in reasons.items():
+                self.progress(f"{name} is left out: {reason}")
+            keys = {task.key for task in known}
+            mine, theirs = (tuple(task for task in split if task.key in keys) for split in (train, held))
+            yield judges, mine, theirs
+
+    @contextmanager
+    def environment(self, checkpoint: Path, *, single_turn: bool = False) -> Iterator[Opened]:
+        """Opens an environment. `checkpoint` may be any of this training; its tokenizer and dialogue are used. With
+        `single_turn` the policy says everything in one answer. Raises UsageError, StoreError and DeviceError."""
+        settings, dialogue = load_dialogue(checkpoint)
+        settings = single(settings) if single_turn else settings
+        with self.judges(plans=dialogue.offers_plans) as (judges, train, held):
+            environment = ToolEnvironment(judges, dialogue, settings, self.options.play, progress=self.progress)
+            yield Opened(environment, train, held)
 
 
 def single(settings: DialogueSettings) -> DialogueSettings:

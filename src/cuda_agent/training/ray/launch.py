@@ -19,7 +19,6 @@ from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import save_critic, save_policy
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.metrics import MetricsLog, of_episodes, read_objects
-from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.ray.overrides import (
     CHECKPOINTS,
     LOOP,
@@ -153,15 +152,9 @@ def _watch(stage: TrainingStage, options: PpoOptions, done: int) -> None:
     ):
         try:
             for step, values in _steps(numbers, process):
-                line = {**_of_step(stage, step), **values}
-                metrics.add(step, line)
-                said = ", ".join(f"{name} {line[name]:.3g}" for name in ("reward", "entropy", "wall_s") if name in line)
-                stage.progress(stage.name, f"step {step}/{options.steps}: {said}")
-                reason = reason_to_stop(metrics.lines, stage.options.protect)
-                if reason is not None:
-                    saved = saved_step(stage)
-                    good = f"{stage.name}/{CHECKPOINTS}/global_step_{saved}/actor/huggingface" if saved else None
-                    raise stage.halt(step, reason, good)
+                saved = saved_step(stage)
+                good = f"{stage.name}/{CHECKPOINTS}/global_step_{saved}/actor/huggingface" if saved else None
+                stage.log(metrics, step, options.steps, {**_of_step(stage, step), **values}, good)
         finally:
             _end(process)
     if process.returncode != 0:

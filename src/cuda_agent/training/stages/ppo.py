@@ -21,7 +21,6 @@ from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
 from cuda_agent.training.episodes import EPISODES_FILE, Episode, read_episodes, rewarded
 from cuda_agent.training.metrics import MetricsLog, of_episodes
-from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.stages.records import Position, read_position
 from cuda_agent.training.stages.stage import OpenDomain, StageResult, TrainingStage, draw_tasks
 
@@ -73,17 +72,9 @@ class _Loop:
         numbers = self._learn(step, episodes)
         numbers |= {"play_s": played_s, "learn_s": time.monotonic() - started - played_s}
         numbers["wall_s"] = time.monotonic() - started
-        self._metrics.add(step, numbers)
-        said = ("reward", "pass_rate", "entropy", "explained_variance", "wall_s")
-        self._stage.progress(
-            self._stage.name,
-            f"step {step}/{self._options.steps}: "
-            + ", ".join(f"{name} {numbers[name]:.3g}" for name in said if name in numbers),
-        )
-        reason = reason_to_stop(self._metrics.lines, self._stage.options.protect)
-        if reason is not None:
-            saved = read_position(self._stage.directory).state
-            raise self._stage.halt(step, reason, f"{self._stage.name}/{saved}/policy" if saved is not None else None)
+        saved = read_position(self._stage.directory).state
+        policy = f"{self._stage.name}/{saved}/policy" if saved is not None else None
+        self._stage.log(self._metrics, step, self._options.steps, numbers, policy)
         if step % self._options.save_every == 0 or step == self._options.steps:
             self._save(step)
 

@@ -12,11 +12,14 @@ from typing import Protocol
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.episodes import Environment
-from cuda_agent.training.protect import TrainingHalted
+from cuda_agent.training.metrics import MetricsLog
+from cuda_agent.training.protect import TrainingHalted, reason_to_stop
 from cuda_agent.training.stages.records import Halt
 
 #: progress(phase, text) shows one line to the user.
 Progress = Callable[[str, str], None]
+#: the numbers of a step that are shown.
+_SAID = ("reward", "pass_rate", "entropy", "explained_variance", "wall_s")
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,17 @@ class TrainingStage:
         """Returns the seed of a step, which is the same after a resumption."""
         return random.Random(f"{self.options.seed}/{self.name}/{step}").getrandbits(31)
 
-    def halt(self, step: int, reason: str, policy: str | None) -> TrainingHalted:
-        """Halts the stage until the user removes the record, and returns the error to raise. `policy` is the last good
-        one, relative to the run's folder."""
-        record = Halt(reason=reason, step=step, policy=policy)
-        record.write(self.directory)
-        return self._halted(record)
+    def log(self, metrics: MetricsLog, step: int, steps: int, numbers: dict[str, float], saved: str | None) -> None:
+        """Logs a step. A protective stop halts the stage until the user removes the record, and raises TrainingHalted.
+        `saved` is the last good policy, relative to the run's folder."""
+        metrics.add(step, numbers)
+        said = ", ".join(f"{name} {numbers[name]:.3g}" for name in _SAID if name in numbers)
+        self.progress(self.name, f"step {step}/{steps}: {said}")
+        reason = reason_to_stop(metrics.lines, self.options.protect)
+        if reason is not None:
+            record = Halt(reason=reason, step=step, policy=saved)
+            record.write(self.directory)
+            raise self._halted(record)
 
     def check_not_halted(self) -> None:
         """Raises TrainingHalted if the stage was halted."""
