@@ -38,6 +38,7 @@ BAD = {
     "stochastic": (task("return x * torch.bernoulli(x.sigmoid())"), "stochastic"),
     "random_of_python": (task("import random; return x + random.random()"), "stochastic"),
     "dropout_kept_on": (task("return nn.functional.dropout(x, 0.5, training=True)"), "stochastic"),
+    "changes_its_input": (task("y = nn.functional.dropout(x, 0.1, self.training); y += 1; return y"), "in place"),
     "changed_buffer": (
         Task(
             name="bad",

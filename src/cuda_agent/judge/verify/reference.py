@@ -254,6 +254,11 @@ def _judgeable(spec: requests.TaskSpec, name: str) -> requests.TaskSpec:
     for meta in metas:
         if meta.dtype not in ITEM_BYTES or len(meta.shape) != len(meta.strides) or min(meta.shape, default=0) < 0:
             raise TaskError(f"{name}: a tensor of type {meta.dtype} can't be judged", "Use real numbers or integers")
+    if spec.mutated:
+        raise TaskError(
+            f"{name}: forward changes its input {spec.mutated[0]} in place, which a candidate may not do",
+            "Work on a copy: x = x.clone(), or inplace=False",
+        )
     if not spec.outputs:
         raise TaskError(f"{name}: forward() returns no tensor", "Return at least one tensor")
     return spec.model_copy(

@@ -76,7 +76,6 @@ class LoadedReference:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._metas: list[dict[str, Any]] = []
-        self._mutated: tuple[int, ...] = ()
         self._facts: list[Facts] | None = None
         #: whether the cache of device memory holds what the oracle needs.
         self._is_wide = False
@@ -114,7 +113,7 @@ class LoadedReference:
             output = forward()
         self._seeded = bool(random.names)
         output_spec, outputs = flatten(output)
-        self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
+        mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
         peak = max(0, sum(held) - sum(t.numel() * t.element_size() for t in before))
         self._is_large = max(peak, sum(t.numel() * t.element_size() for t in (*before, *outputs))) >= LARGE
@@ -125,7 +124,7 @@ class LoadedReference:
             state=state_metas(self._model),
             outputs_spec=output_spec,
             outputs=tuple(map(tensor_meta, outputs)),
-            mutated=self._mutated,
+            mutated=mutated,
             changed=tuple(name for name, version in self._versions().items() if versions.get(name) != version),
             products=found.matmul or found.convolution,
             policy_differs=policy_differs(self._context.device, request.precision, products),
@@ -242,7 +241,7 @@ class LoadedReference:
         np.random.seed()
 
     def _forward(self, spec: Spec, tensors: list[Any]) -> tuple[Spec, list[Any]]:
-        inputs = self._inputs(spec, tensors)
+        inputs = unflatten(spec, tensors)
         self._reseed()
         return flatten(run_forward(self._task, self._model, inputs))
 
@@ -265,12 +264,6 @@ class LoadedReference:
             for place, tensor in zip(self._context.tensors(into), tensors, strict=True):
                 place.copy_(tensor)
 
-    def _inputs(self, spec: Spec, tensors: list[Any]) -> list[Any]:
-        """Returns `forward`'s arguments, with copies of those that the reference changes in place."""
-        own = [t.clone() if i in self._mutated else t for i, t in enumerate(tensors)]
-        arguments: list[Any] = unflatten(spec, own)
-        return arguments
-
     def _answer(self, spec: Spec, tensors: list[Any], into: TensorRefs) -> Spec:
         output_spec, outputs = self._forward(spec, tensors)
         places = self._context.tensors(into)
@@ -290,7 +283,7 @@ class LoadedReference:
         precisions = set()
 
         def exact(inputs: list[Any]) -> list[Any]:
-            arguments = self._inputs(spec, inputs)
+            arguments = unflatten(spec, inputs)
             self._reseed()
             with task_code(self._task, "Model.forward in float64"):
                 oracle = run_float64(self._model, arguments, drawn)
@@ -301,7 +294,7 @@ class LoadedReference:
             return self._forward(spec, inputs)[1]
 
         if self._slices is None:
-            can_cut = self._is_large and not self._mutated and not self._seeded
+            can_cut = self._is_large and not self._seeded
             self._slices = find_slices(tensors, eager, plain, exact) if can_cut else WHOLE
             precisions.clear()
         way = self._slices
