@@ -10,6 +10,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.graph import DRAWS, base_name
 from cuda_agent.core.records import Evaluation
 from cuda_agent.core.templates import filled
 from cuda_agent.judge import gencode
@@ -94,6 +95,7 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
         "libraries": repr(libraries(finished.candidate.files) if on_gpu else []),
         "link": libraries(finished.candidate.files) if on_gpu else [],
         "frozen": described.frozen,
+        "random": any(base_name(operator) in DRAWS for operator in finished.evaluation.operators),
         "task": finished.task,
         "verified": described,
         "evidence": evidence(finished.evaluation),
