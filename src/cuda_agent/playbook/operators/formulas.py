@@ -163,4 +163,5 @@ def _table() -> dict[str, Lowering]:
     return made
 
 
-TABLE: dict[str, Lowering] = _table()
+#: operator -> its lowering by a formula.
+FORMULAS: dict[str, Lowering] = _table()

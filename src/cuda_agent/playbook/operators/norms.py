@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.operators.reductions import mean_of, variance_of
 
 
@@ -104,10 +104,3 @@ def batch_norm_of_batch(b: Builder, node: Node) -> str | tuple[str | None, ...]:
         raise CantLower("updates running statistics")
     result = normalised(b, x, (0, *range(2, b.rank(x))), float(b.arg(node, 5, "eps", 1e-5)))
     return _with_channel_weights(b, node, x, result, weight, bias, True)
-
-
-TABLE: dict[str, Lowering] = {
-    "layer_norm": layer_norm, "native_layer_norm": layer_norm, "rms_norm": rms_norm, "group_norm": group_norm,
-    "native_group_norm": group_norm, "instance_norm": instance_norm, "batch_norm": batch_norm,
-    "_native_batch_norm_legit_no_training": batch_norm, "_native_batch_norm_legit": batch_norm_of_batch,
-}  # fmt: skip
