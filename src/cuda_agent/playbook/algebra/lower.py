@@ -7,7 +7,7 @@ import string
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, is_float, refuse, tensors
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, is_float, refuse, tensors
 from cuda_agent.playbook.algebra.emit import binary, cast, integers, linear, matmul, permute, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
 from cuda_agent.playbook.ir import contiguous_meta
@@ -211,13 +211,3 @@ def bilinear_to_product(draft: Draft, node: Node) -> str:
     if isinstance(bias, Ref):
         total = draft.emit(node, "aten.add.Tensor", (total, bias), contiguous_meta(meta.shape, dtype))
     return total.ref
-
-
-RULES: tuple[Rule, ...] = (
-    attention_to_products,
-    einsum_to_matmul,
-    transposed_to_forward,
-    time_first_to_forward,
-    bilinear_to_product,
-    named_padding,
-)

@@ -1,15 +1,13 @@
-"""The table of lowerings of ATen operators: those of `lowerings.yaml`, and the formulas."""
+"""The table of lowerings of ATen operators: those of `__init__.yaml`, and the formulas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from cuda_agent.core.words import tables
 from cuda_agent.playbook.lower import Lowering
 from cuda_agent.playbook.operators.formulas import FORMULAS
 
@@ -20,8 +18,7 @@ def _of_kind(lowering: Callable[..., Any], kind: str) -> Lowering:
 
 def _table() -> dict[str, Lowering]:
     made = dict(FORMULAS)
-    page = yaml.safe_load(Path(__file__).with_name("lowerings.yaml").read_text())
-    for module, rows in page.items():
+    for module, rows in tables(__file__).items():
         for function, names in rows.items():
             lowering = getattr(import_module(f"{__name__}.{module}"), function)
             takes_kind = len(signature(lowering).parameters) > 2

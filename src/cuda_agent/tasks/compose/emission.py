@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Sequence
 
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.compose.affinity import made_by
 from cuda_agent.tasks.compose.chain import used_names
 from cuda_agent.tasks.compose.naming import NamedStep, Names, constant
@@ -15,7 +16,6 @@ from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
 from cuda_agent.tasks.expressions import dimensions, fill, names_in, placeholders
 from cuda_agent.tasks.records import Port, Seed
-from cuda_agent.tasks.tables import tables
 
 #: So few numbers over a whole tensor are near their mean at every draw.
 _FEW_OUTPUTS = 64

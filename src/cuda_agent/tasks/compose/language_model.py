@@ -16,6 +16,7 @@ from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
+from cuda_agent.core.templates import filled
 from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.run import Skipped
@@ -23,7 +24,6 @@ from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
 from cuda_agent.tasks.store import append, read_lines
-from cuda_agent.tasks.tables import templates
 
 ANSWERS_FILE = "answers.jsonl"
 _ATTEMPTS = 3
@@ -129,7 +129,7 @@ class LanguageModelComposer:
         return list(found.values())
 
     def _said(self, prompt: str, **values: object) -> str:
-        return templates(__file__, "prompts").get_template(f"{prompt}.md.j2").render(**values).strip()
+        return filled(Path(__file__).parent / "prompts" / f"{prompt}.md.j2", **values).strip()
 
     def _task(self, number: int, ops: Sequence[str], source: str) -> DatasetTask:
         operators = tuple(next(seed.operator for seed in self._seeds if seed.name == name) for name in ops)

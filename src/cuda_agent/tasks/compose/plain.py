@@ -8,7 +8,7 @@ import inspect
 from functools import lru_cache
 from typing import Any
 
-from cuda_agent.tasks.tables import tables
+from cuda_agent.core.words import tables
 
 #: The modules of the names in tasks.
 _ROOTS = {"nn": "torch.nn", "F": "torch.nn.functional", "torch": "torch"}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cuda_agent.core.words import inverted, tables
 from cuda_agent.tasks.crawl.trial import Unfit
-from cuda_agent.tasks.tables import inverted, tables
 
 _TABLES = tables(__file__)
 _CONSTRUCTOR = inverted(_TABLES["constructor"])

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cuda_agent.core.errors import DeviceError
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.records import LeftOut
-from cuda_agent.tasks.tables import tables
 
 _TABLES = tables(__file__)
 _FIRST: list[str] = _TABLES["first"].split()

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.crawl.catalogue import SMALL, SMALL_LEADING
 from cuda_agent.tasks.crawl.serving import serving
 from cuda_agent.tasks.crawl.trial import Unfit, attempt, tensors
 from cuda_agent.tasks.records import Port, Seed, Values
-from cuda_agent.tasks.tables import tables
 
 _SPACES = ("torch.nn", "torch.nn.functional", "torch", "torch.Tensor", "torch.special", "torch.linalg", "torch.fft")
 _PREFIX = {"torch.nn": "nn", "torch.nn.functional": "F", "torch.Tensor": "Tensor"}

@@ -14,6 +14,8 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import Record
 from cuda_agent.core.stack import Stack
+from cuda_agent.core.templates import filled
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
@@ -24,7 +26,6 @@ from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.measurements import Measurements
 from cuda_agent.tasks.records import DatasetTask, Similarity
-from cuda_agent.tasks.tables import tables, templates
 
 #: The name of a column -> its type and its meaning, for the card.
 COLUMNS: dict[str, tuple[str, str]] = {name: tuple(about) for name, about in tables(__file__).items()}
@@ -121,21 +122,18 @@ def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
 def card(chosen: Chosen, counts: dict[str, int]) -> str:
     """Returns the dataset card, with the settings that `datasets` needs to load the files."""
     graphs = graphs_of(chosen.measured)
-    return (
-        templates(__file__)
-        .get_template("card.md.j2")
-        .render(
-            counts=counts,
-            total=len(chosen.tasks),
-            size=_size(len(chosen.tasks)),
-            columns=COLUMNS,
-            shares=shares(chosen.tasks),
-            seeds=len({seed for task in chosen.tasks for seed in task.ops}),
-            graphs=len({graphs.get(task.task.key) for task in chosen.tasks}),
-            account=chosen.account,
-            stack=_stack(chosen.measured.stack),
-            stack_hash=chosen.measured.stack_name,
-        )
+    return filled(
+        Path(__file__).parent / "templates" / "card.md.j2",
+        counts=counts,
+        total=len(chosen.tasks),
+        size=_size(len(chosen.tasks)),
+        columns=COLUMNS,
+        shares=shares(chosen.tasks),
+        seeds=len({seed for task in chosen.tasks for seed in task.ops}),
+        graphs=len({graphs.get(task.task.key) for task in chosen.tasks}),
+        account=chosen.account,
+        stack=_stack(chosen.measured.stack),
+        stack_hash=chosen.measured.stack_name,
     )
 
 

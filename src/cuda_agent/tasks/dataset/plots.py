@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.templates import filled
 from cuda_agent.tasks.dataset.stats import Point, Stats, bound_of, logarithmic, ridge_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel
-from cuda_agent.tasks.tables import templates
 
 WIDTH = 760
 _TOP, _LEFT, _RIGHT, _BOTTOM = 62, 64, 20, 46
@@ -196,8 +196,5 @@ def _histogram(
 
 
 def _render(template: str, **values: object) -> str:
-    return (
-        templates(__file__, autoescape=True)
-        .get_template(template)
-        .render(width=WIDTH, axis_left=_LEFT, axis_right=WIDTH - _RIGHT, axis_top=_TOP, axis_bottom=_BOTTOM, **values)
-    )
+    axes = {"axis_left": _LEFT, "axis_right": WIDTH - _RIGHT, "axis_top": _TOP, "axis_bottom": _BOTTOM}
+    return filled(Path(__file__).parent / "templates" / template, width=WIDTH, **axes, **values)
