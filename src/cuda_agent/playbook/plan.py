@@ -1,6 +1,7 @@
 """The parts of a plan: steps in order over named buffers. Each step launches one kernel or makes one library call.
 
-Skills build `Step`s, the planner (`planner.py`) orders them, and `emit.py` prints them. All but the planner's state is plain data.
+Skills build `Step`s, the planner (`planner.py`) orders them, and `emit.py` prints them. All but the planner's
+state is plain data.
 
 In the binding every buffer is a local `torch::Tensor` named `cpp_name(value)`. The outputs and the scratch of a step
 are allocated with `torch::empty` just before its `call`. A tunable is the local `int config_<tunable>`. On cuda, the

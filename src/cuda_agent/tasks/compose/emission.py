@@ -280,30 +280,22 @@ def _wrapped(line: str) -> list[str]:
         return line.split("\n")
     indent = " " * (len(line) - len(line.lstrip()))
     start = line.index("(") + 1
-    end = _closing(line, start)
+    texts, end = _arguments(line, start)
     inside = line[start:end]
     if len(indent) + 4 + len(inside) <= WIDTH:
         return [line[:start], f"{indent}    {inside}", f"{indent}{line[end:]}"]
-    arguments = [part for text in _split(inside) for part in _wrapped(f"{indent}    {text},")]
+    arguments = [part for text in texts for part in _wrapped(f"{indent}    {text},")]
     return [line[:start], *arguments, f"{indent}{line[end:]}"]
 
 
-def _split(text: str) -> list[str]:
-    """Returns the arguments, split at the commas outside brackets."""
-    parts, depth, begin = [], 0, 0
-    for place, letter in enumerate(text):
+def _arguments(line: str, start: int) -> tuple[list[str], int]:
+    """Returns the arguments after an open bracket, and the index of the bracket that closes it."""
+    parts, depth, begin = [], 1, start
+    for place, letter in enumerate(line[start:], start):
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            parts.append(text[begin:place].strip())
+        if depth == 0 or (letter == "," and depth == 1):
+            parts.append(line[begin:place].strip())
             begin = place + 1
-    return [*parts, text[begin:].strip()]
-
-
-def _closing(line: str, start: int) -> int:
-    """Returns the index of the bracket that closes the one before `start`."""
-    depth = 1
-    for place in range(start, len(line)):
-        depth += {"(": 1, ")": -1}.get(line[place], 0)
         if depth == 0:
-            return place
-    return len(line)
+            return parts, place
+    return [*parts, line[begin:].strip()], len(line)
