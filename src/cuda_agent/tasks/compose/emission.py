@@ -280,7 +280,7 @@ def _wrapped(line: str) -> list[str]:
         return line.split("\n")
     indent = " " * (len(line) - len(line.lstrip()))
     start = line.index("(") + 1
-    texts, end = _arguments(line, start)
+    texts, end = _split(line, start)
     inside = line[start:end]
     if len(indent) + 4 + len(inside) <= WIDTH:
         return [line[:start], f"{indent}    {inside}", f"{indent}{line[end:]}"]
@@ -288,7 +288,7 @@ def _wrapped(line: str) -> list[str]:
     return [line[:start], *arguments, f"{indent}{line[end:]}"]
 
 
-def _arguments(line: str, start: int) -> tuple[list[str], int]:
+def _split(line: str, start: int) -> tuple[list[str], int]:
     """Returns the arguments after an open bracket, and the index of the bracket that closes it."""
     parts, depth, begin = [], 1, start
     for place, letter in enumerate(line[start:], start):
