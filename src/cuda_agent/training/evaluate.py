@@ -191,7 +191,8 @@ def score_of(
 def intervals(scores: Sequence[TaskScore]) -> dict[str, Interval]:
     """Returns the metrics of a StageScore: means over tasks with their intervals."""
     found = {name: interval([getattr(one, name) for one in scores]) for name in METRICS if name != "geomean"}
-    return {**found, "geomean": _exp(interval([math.log(one.geomean) for one in scores]))}
+    logarithms = dict(interval([math.log(one.geomean) for one in scores]))
+    return {**found, "geomean": Interval(**{end: math.exp(value) for end, value in logarithms.items()})}
 
 
 def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None) -> TaskScore:
@@ -329,7 +330,3 @@ def interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     rng = random.Random(seed)
     means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     return Interval(value=mean, low=means[int(0.025 * _RESAMPLES)], high=means[int(0.975 * _RESAMPLES) - 1])
-
-
-def _exp(one: Interval) -> Interval:
-    return Interval(value=math.exp(one.value), low=math.exp(one.low), high=math.exp(one.high))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Any
 
@@ -28,15 +29,11 @@ _VALUES: tuple[Values, ...] = ("normal", "uniform", "positive")
 _SHAPES = ((2, 8, 16, 16), (2, 8, 16), (2, 4, 6, 8, 8))
 
 
-def _space(name: str) -> Any:
-    return torch.Tensor if name == "torch.Tensor" else importlib.import_module(name)
-
-
 def names() -> list[str]:
     """Returns all public callables in their usual spelling: `nn.Linear`, `F.relu`, `torch.add`, `Tensor.add`."""
     found = []
     for space in _SPACES:
-        holder = _space(space)
+        holder: Any = torch.Tensor if space == "torch.Tensor" else importlib.import_module(space)
         for name in sorted(dir(holder)):
             value = inspect.getattr_static(holder, name, None)
             if name.startswith("_") or not callable(getattr(holder, name, None)) or inspect.ismodule(value):
@@ -77,16 +74,13 @@ def _by_schema(name: str) -> str | None:
 
 def _instances(cls: Any) -> Iterator[Any]:
     """Yields layers with few, small arguments."""
-    for arguments in ((), (8,), (2,), (8, 8), (8, 8, 3), (8, 8, 1)):
-        try:
-            yield cls(*arguments)
-        except (TypeError, ValueError, RuntimeError, AssertionError):
-            continue
-    for extra in ({"output_ratio": 0.5}, {"output_size": 4}):
-        try:
-            yield cls(2, **extra)
-        except (TypeError, ValueError, RuntimeError):
-            continue
+    settings: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        *((sizes, {}) for sizes in ((), (8,), (2,), (8, 8), (8, 8, 3), (8, 8, 1))),
+        *(((2,), extra) for extra in ({"output_ratio": 0.5}, {"output_size": 4})),
+    ]
+    for sizes, extra in settings:
+        with suppress(TypeError, ValueError, RuntimeError, AssertionError):
+            yield cls(*sizes, **extra)
 
 
 def _module_reason(cls: Any) -> str:

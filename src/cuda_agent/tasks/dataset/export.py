@@ -87,7 +87,8 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
     settings = ComposeSettings.find(folder)
     seed = settings.seed if settings is not None else 0
     rows = [_row(task, chosen, seed) for task in chosen.tasks]
-    schema = pyarrow.schema([(name, getattr(pyarrow, _arrow_type(kind))()) for name, (kind, _) in COLUMNS.items()])
+    types = {name: "float64" if kind == "double" else kind for name, (kind, _) in COLUMNS.items()}
+    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
     counts = {}
     for split in SPLITS:
         mine = [row for row in rows if row["split"] == split]
@@ -102,10 +103,6 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
         write_durably(path, buffer.getvalue())
     write_durably(out / "README.md", card(chosen, counts))
     return counts
-
-
-def _arrow_type(kind: str) -> str:
-    return {"double": "float64"}.get(kind, kind)
 
 
 def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:

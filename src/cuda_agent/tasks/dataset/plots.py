@@ -94,7 +94,7 @@ def _similarity(account: Decontamination) -> str:
 
 
 def _roofline(stats: Stats) -> str:
-    points = _thinned(stats.points)
+    points = stats.points[:: max(1, math.ceil(len(stats.points) / _MOST_POINTS))]
     height = 430
     wanted = [(p.flops / max(1.0, p.bytes), _us(p) / 1e3, bound_of(p, stats.rates)) for p in points]
     _, x_low, x_high = logarithmic([x for x, _, _ in wanted], 1)
@@ -122,11 +122,6 @@ def _roofline(stats: Stats) -> str:
         y_title="eager ms",
         mark=x(ridge_of(stats.rates)) if x_low <= ridge_of(stats.rates) <= x_high else None,
     )
-
-
-def _thinned(points: Sequence[Point]) -> list[Point]:
-    step = max(1, math.ceil(len(points) / _MOST_POINTS))
-    return list(points[::step])
 
 
 def _us(point: Point) -> float:
