@@ -265,14 +265,12 @@ def _gaps(found: SearchComparison, recipes: Sequence[str]) -> dict[str, tuple[Me
 
 
 def _search_gaps(mine: SearchScore, other: SearchScore) -> list[MetricDifference]:
-    gaps = [_gap(f"to_near - {other.name}", mine.per_task, other.per_task)]
-    for count, speeds in mine.speed_per_task.items():
-        gaps.append(_gap(f"speed by {count} - {other.name}", speeds, other.speed_per_task[count]))
-    return gaps
-
-
-def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> MetricDifference:
-    return difference(metric, [mine[key] - theirs[key] for key in mine if key in theirs])
+    pairs = {"to_near": (mine.per_task, other.per_task)}
+    pairs |= {f"speed by {n}": (speeds, other.speed_per_task[n]) for n, speeds in mine.speed_per_task.items()}
+    return [
+        difference(f"{metric} - {other.name}", [ours[key] - theirs[key] for key in ours if key in theirs])
+        for metric, (ours, theirs) in pairs.items()
+    ]
 
 
 def _curve(run: TrainingRun) -> tuple[dict[str, float | str], ...]:

@@ -114,15 +114,13 @@ def _initial(named: NamedStep) -> list[str]:
     layer, name = named.step.layer, f"self.{named.layer}"
     if named.step.seed.family != "normalization" or named.step.seed.library != "torch":
         return []
-    lines = []
-    if getattr(layer, "weight", None) is not None:
-        lines.append(f"nn.init.normal_({name}.weight, mean=1.0, std=0.2)")
-    if getattr(layer, "bias", None) is not None:
-        lines.append(f"nn.init.normal_({name}.bias, std=0.2)")
-    if getattr(layer, "running_mean", None) is not None:
-        lines.append(f"nn.init.normal_({name}.running_mean, std=0.2)")
-        lines.append(f"nn.init.uniform_({name}.running_var, 0.5, 1.5)")
-    return lines
+    drawn = (
+        ("weight", "normal_({}.weight, mean=1.0, std=0.2)"),
+        ("bias", "normal_({}.bias, std=0.2)"),
+        ("running_mean", "normal_({}.running_mean, std=0.2)"),
+        ("running_mean", "uniform_({}.running_var, 0.5, 1.5)"),
+    )
+    return [f"nn.init.{call.format(name)}" for held, call in drawn if getattr(layer, held, None) is not None]
 
 
 def _in_forward(names: Names) -> list[str]:

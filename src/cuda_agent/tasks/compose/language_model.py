@@ -50,7 +50,7 @@ class RecordedAnswers:
 
     def __init__(self, folder: Path, model: str, client: ChatClient | None = None) -> None:
         self._path, self._model, self._client = folder / ANSWERS_FILE, model, client
-        known = read_lines(self._path, RecordedAnswer) if self._path.exists() else ()
+        known = read_lines(self._path, RecordedAnswer, optional=True)
         self._known = {answer.request_digest: answer.text for answer in known}
 
     def ask(self, messages: Sequence[Message]) -> str:

@@ -122,7 +122,7 @@ def compose(folder: Path, composer: Composer, count: int, say: Callable[[str], N
     skipped: dict[int, str] = {}
     added = 0
     with only_one(folder, "composer"):
-        known = read_lines(path, DatasetTask) if path.exists() else []
+        known = read_lines(path, DatasetTask, optional=True)
         for task in known:
             composer.tell(task)
         try:
