@@ -15,11 +15,10 @@ from pathlib import Path
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.core.records import Task
 from cuda_agent.core.templates import filled
 from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
-from cuda_agent.tasks.compose.run import Skipped
+from cuda_agent.tasks.compose.run import Skipped, dataset_task
 from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
@@ -132,11 +131,8 @@ class LanguageModelComposer:
         return filled(Path(__file__).parent / "prompts" / f"{prompt}.md.j2", **values).strip()
 
     def _task(self, number: int, ops: Sequence[str], source: str) -> DatasetTask:
-        operators = tuple(next(seed.operator for seed in self._seeds if seed.name == name) for name in ops)
-        task = Task(
-            name=f"{number:05d}_{'_'.join(operators)}", source=source, origin=f"torch#{len(ops)}", operators=operators
-        )
-        return DatasetTask(task=task, ops=tuple(ops), composer=self.name, number=number)
+        seeds = [next(seed for seed in self._seeds if seed.name == name) for name in ops]
+        return dataset_task(self.name, number, seeds, source)
 
 
 class Unusable(Exception):

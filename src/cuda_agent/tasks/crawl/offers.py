@@ -6,11 +6,11 @@ arguments) and by calls on tensors. Element-wise operators become seeds, so that
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatch
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ def names() -> list[str]:
     """Returns all public callables in their usual spelling: `nn.Linear`, `F.relu`, `torch.add`, `Tensor.add`."""
     found = []
     for space in _SPACES:
-        holder: Any = torch.Tensor if space == "torch.Tensor" else importlib.import_module(space)
+        holder = resolve_name(space)
         for name in sorted(dir(holder)):
             value = inspect.getattr_static(holder, name, None)
             if name.startswith("_") or not callable(getattr(holder, name, None)) or inspect.ismodule(value):
