@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def filled(template: Path, **values: Any) -> str:
-    """Returns the text of a template with these values. In files `*.html.j2` and `*.xml.j2` they are escaped. A line
-    that holds only a block tag leaves no line. A name without a value is an error."""
-    environment = _environment(template.parent, template.name.endswith((".html.j2", ".xml.j2")))
+    """Returns the text of a template with these values. In files `*.html.j2`, `*.svg.j2` and `*.xml.j2` they are
+    escaped. A line that holds only a block tag leaves no line. A name without a value is an error."""
+    environment = _environment(template.parent, template.name.endswith((".html.j2", ".svg.j2", ".xml.j2")))
     return environment.get_template(template.name).render(values)
 
 

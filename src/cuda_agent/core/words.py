@@ -1,16 +1,28 @@
-"""Reads lists of names from a YAML file beside the module that uses them."""
+"""Reads tables and lists of names from a YAML file beside the module that uses them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+
+@cache
+def tables(module: str) -> dict[str, Any]:
+    """Returns the tables of a module, given as its `__file__`, by their names."""
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load(Path(module).with_suffix(".yaml").read_text())
+    return found
 
 
 @cache
 def word_lists(module: str) -> Mapping[str, frozenset[str]]:
-    """Returns the lists for a module, given as its `__file__`: NAME -> the blank-separated words of its text."""
-    import yaml
+    """Returns the tables of a module that are lists: NAME -> the blank-separated words of its text."""
+    return {name: frozenset(text.split()) for name, text in tables(module).items() if isinstance(text, str)}
 
-    page = yaml.safe_load(Path(module).with_suffix(".yaml").read_text())
-    return {name: frozenset(text.split()) for name, text in page.items()}
+
+def inverted(groups: Mapping[str, str]) -> dict[str, str]:
+    """Returns NAME -> GROUP for groups with blank-separated names."""
+    return {name: group for group, names in groups.items() for name in names.split()}

@@ -14,7 +14,7 @@ import jinja2
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import reached
-from cuda_agent.core.words import word_lists
+from cuda_agent.core.words import tables, word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
@@ -22,17 +22,9 @@ from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.workspace.skills import FOLDERS
 
-C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
-_STORAGE = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "int16": "short",
-            "int8": "signed char", "uint8": "unsigned char", "bool": "bool"}  # fmt: skip
-_HALVES = {
-    Device.CUDA: {"bfloat16": "__nv_bfloat16", "float16": "__half"},
-    Device.CPU: {"bfloat16": "bf16", "float16": "_Float16"},
-}
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-          "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/",
-          "modulo": "%", "xor": "!="}  # fmt: skip
-_FORMS = {"where": "({} ? {} : {})", "neg": "(-{})", "bitnot": "(~{})"}
+_TABLES = tables(__file__)
+C_TYPES: dict[str, str] = _TABLES["c_types"]
+_HALVES: dict[str, dict[str, str]] = _TABLES["halves"]
 #: rough cost in simple instructions. A value that costs 8 or more is kept rather than recomputed.
 COSTS = {op: int(cost) for op, _, cost in (word.partition(":") for word in word_lists(__file__)["COSTS"])}
 #: functions that are defined in the helper `special`.
@@ -41,7 +33,7 @@ SPECIAL = word_lists(__file__)["SPECIAL"]
 
 def storage_type(dtype: str, device: Device) -> str:
     """Returns the C++ type of a dtype in memory."""
-    return _STORAGE.get(dtype) or _HALVES[device][dtype]
+    return str(_TABLES["storage"].get(dtype) or _HALVES[device.value][dtype])
 
 
 def literal(value: ir.Scalar, type_: str) -> str:
@@ -63,10 +55,10 @@ def literal(value: ir.Scalar, type_: str) -> str:
 def operation(expr: Expr, args: list[str], types: list[str]) -> str:
     """Returns an operator applied to the texts of its operands, fully parenthesised."""
     op = expr.op
-    if op in _INFIX:
-        return f"({args[0]} {_INFIX[op]} {args[1]})"
-    if op in _FORMS:
-        return _FORMS[op].format(*args)
+    if op in _TABLES["infix"]:
+        return f"({args[0]} {_TABLES['infix'][op]} {args[1]})"
+    if op in _TABLES["forms"]:
+        return str(_TABLES["forms"][op].format(*args))
     if op == "not":
         return f"(!{args[0]})" if types[0] == "b" else f"({args[0]} == 0)"
     if op == "div" and expr.type in ("i32", "i64"):

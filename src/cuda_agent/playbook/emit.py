@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,56 +76,24 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
     )
 
 
-def _attribute(target: str, last: str = "_modules") -> str:
+def _attribute(parts: Sequence[str], last: str = "_modules") -> str:
     """Returns `self.a.b`, with numbered children taken from `_modules`. A numbered name at the end is taken from
     `last`."""
-    text, parts = "self", target.split(".")
+    text = "self"
     for index, part in enumerate(parts):
         place = last if index == len(parts) - 1 else "_modules"
         text += f".{part}" if part.isidentifier() else f".{place}[{part!r}]"
     return text
 
 
-def _registrations(graph: Graph) -> list[str]:
-    """Returns the statements of `__init__` that register the state dict's names."""
-    lines: list[str] = []
-    containers: set[str] = set()
-    for target, meta in graph.state.items():
-        parts = target.split(".")
-        for depth in range(1, len(parts)):
-            prefix = ".".join(parts[:depth])
-            if prefix not in containers:
-                containers.add(prefix)
-                owner = _attribute(".".join(parts[: depth - 1])) if depth > 1 else "self"
-                lines.append(f"{owner}.add_module({parts[depth - 1]!r}, nn.Module())")
-        owner = _attribute(".".join(parts[:-1])) if len(parts) > 1 else "self"
-        size = f"({', '.join(map(str, meta.shape))}{',' if len(meta.shape) == 1 else ''})"
-        made = f"torch.empty({size}, dtype=torch.{meta.dtype})"
-        if target in graph.state_parameters:
-            grad = "" if meta.dtype in ir.FLOAT_DTYPES else ", requires_grad=False"
-            lines.append(f"{owner}.register_parameter({parts[-1]!r}, nn.Parameter({made}{grad}))")
-        else:
-            lines.append(f"{owner}.register_buffer({parts[-1]!r}, {made})")
-    return lines
-
-
 def constant_name(item: GraphInput) -> str:
     return f"constant_{cpp_name(item.name)}"
 
 
-def _constants(items: Sequence[GraphInput]) -> list[str]:
-    lines = []
-    for item in items:
-        values = [int(v) if item.meta.dtype not in ir.FLOAT_DTYPES else v for v in item.values or ()]
-        texts = [
-            f'float("{v}")' if isinstance(v, float) and (v != v or abs(v) == float("inf")) else repr(v) for v in values
-        ]
-        shape, dtype = tuple(item.meta.shape), f"dtype=torch.{item.meta.dtype}"
-        made = f"torch.tensor([{', '.join(texts)}], {dtype}).view({shape})"
-        if len(texts) > 1 and len(set(texts)) == 1:
-            made = f"torch.full({shape}, {texts[0]}, {dtype})"
-        lines.append(f"self.register_buffer({constant_name(item)!r}, {made}, persistent=False)")
-    return lines
+def _elements(item: GraphInput) -> list[str]:
+    """Returns the elements of a constant as Python expressions."""
+    values = [int(v) if item.meta.dtype not in ir.FLOAT_DTYPES else v for v in item.values or ()]
+    return [f'float("{v}")' if isinstance(v, float) and not math.isfinite(v) else repr(v) for v in values]
 
 
 def _nest(spec: Any) -> str:
@@ -152,7 +121,9 @@ def _source(item: GraphInput, graph: Graph) -> str:
             raise NotCovered(f"Input {item.name} is nested", "Pass tensors as plain arguments of forward")
         return parameters(graph)[item.position]
     if item.target is not None and item.target in graph.state:
-        return _attribute(item.target, "_parameters" if item.target in graph.state_parameters else "_buffers")
+        return _attribute(
+            item.target.split("."), "_parameters" if item.target in graph.state_parameters else "_buffers"
+        )
     if item.kind is ValueKind.DRAWN:
         return variable(item.name)
     if item.kind is ValueKind.CONSTANT:
@@ -211,7 +182,13 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
         {
             "config": config_line(forward.tunables, None),
             "signature": graph.init_signature,
-            "registrations": _registrations(graph) + _constants(constants),
+            "graph": graph,
+            "constants": constants,
+            "attribute": _attribute,
+            "constant_name": constant_name,
+            "elements": _elements,
+            "float_dtypes": ir.FLOAT_DTYPES,
+            "repr": repr,
             "forward_parameters": signature(graph),
             "draws": draw_lines(graph, device),
             "forward_call": call(forward),

@@ -1,6 +1,7 @@
 """The parts of a plan: steps in order over named buffers. Each step launches one kernel or makes one library call.
 
-Skills build `Step`s, the planner (`planner.py`) orders them, and `emit.py` prints them. Everything is plain data.
+Skills build `Step`s, the planner (`planner.py`) orders them, and `emit.py` prints them. All but the planner's
+state is plain data.
 
 In the binding every buffer is a local `torch::Tensor` named `cpp_name(value)`. The outputs and the scratch of a step
 are allocated with `torch::empty` just before its `call`. A tunable is the local `int config_<tunable>`. On cuda, the
@@ -9,12 +10,16 @@ local `stream` is the current stream.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta
+from cuda_agent.playbook import ir, kernel
+from cuda_agent.playbook.algebra.draft import node_refs
+from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
@@ -102,39 +107,114 @@ class StridedView:
     offset: int
 
 
-class PlanState(Protocol):
-    """The interface to the planner for skills."""
+@dataclass
+class PlanState(ABC):
+    """The planner's state as skills see it. `resident` maps the values in memory to their strides in elements."""
 
     graph: Graph
     device: Device
     precision: Precision
-    options: Options
+    options: Options = DEFAULT
     #: the graph's values as kernels compute them. A skill may add more.
-    builder: Builder
+    builder: Builder = field(init=False)
+    resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _metas: dict[str, TensorMeta] = field(default_factory=dict)
+    _users: dict[str, list[Node]] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
 
-    def node(self, name: str) -> Node | None:
-        """Returns the node that computes this value, None for a graph input."""
+    def __post_init__(self) -> None:
+        self.builder = Builder(self.graph)
+        for item in self.graph.inputs:
+            self._metas[item.name] = item.meta
+            if item.values is not None and item.meta.numel == 1:
+                whole = item.meta.dtype not in ir.FLOAT_DTYPES
+                value = self.builder.pointwise(
+                    "copy", int(item.values[0]) if whole else item.values[0], dtype=item.meta.dtype
+                )
+                # The value has another name than the input, because its buffer would be another one.
+                self.builder.alias[item.name] = self.builder.expand(value, item.meta.shape)
+            else:
+                self.builder.source(item.name, item.meta)
+        for node in self.graph.nodes:
+            self._nodes[node.name] = node
+            meta = node.outputs[0] if node.outputs else None
+            if meta is not None:
+                self._metas[node.name] = meta
+            for name in dict.fromkeys(node_refs(node)):
+                self._users.setdefault(name, []).append(node)
+        self._names = set(self._metas) | set(self._nodes)
 
-    def meta(self, name: str) -> TensorMeta:
-        """Returns shape, strides and dtype of any graph value."""
-
-    def users(self, name: str) -> tuple[Node, ...]:
-        """Returns the nodes that read this value, in order."""
-
-    def is_output(self, name: str) -> bool:
-        """Returns whether the graph returns this value."""
-
-    def strided(self, name: str) -> StridedView | None:
-        """Returns the value as a window on a buffer that is in memory already (through views), or None."""
-
+    @abstractmethod
     def require(self, names: Sequence[str]) -> None:
         """Puts these values into memory. Raises Conflict when one can't be computed."""
 
-    def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
-        """Returns the value as a window with these strides, computed or copied there if needed, or None."""
+    def node(self, name: str) -> Node | None:
+        """Returns the node that computes this value, None for a graph input."""
+        return self._nodes.get(name)
+
+    def meta(self, name: str) -> TensorMeta:
+        """Returns shape, strides and dtype of any graph value."""
+        if name in self._metas:
+            return self._metas[name]
+        return self.builder.meta(name)
+
+    def users(self, name: str) -> tuple[Node, ...]:
+        """Returns the nodes that read this value, in order."""
+        return tuple(self._users.get(name, ()))
+
+    def is_output(self, name: str) -> bool:
+        """Returns whether the graph returns this value."""
+        return name in self.graph.outputs
+
+    def strided(self, name: str) -> StridedView | None:
+        """Returns the value as a window on a buffer that is in memory already (through views), or None."""
+        resolved = self.builder.resolve(name)
+        value = self.builder.values.get(resolved)
+        if value is None:
+            return None
+        try:
+            group = kernel.inline(resolved, self.builder.values, self.resident)
+        except Conflict:
+            return None
+        expr = group.inliner.nodes[group.stores[0].node]
+        if expr.op != "load" or expr.guards or expr.coord.dynamic or expr.dtype != value.dtype:
+            return None
+        strides = []
+        for root, factors in enumerate(group.frame.roots):
+            coefs = [expr.coord.coef((root, position)) for position in range(len(factors))]
+            for outer in range(len(factors) - 1):
+                if factors[outer] > 1 and coefs[outer] != coefs[outer + 1] * factors[outer + 1]:
+                    return None
+            strides.append(coefs[-1] if factors and factors[-1] > 1 else next((c for c in coefs if c), 0))
+        return StridedView(expr.name, value.shape, tuple(strides), expr.coord.const)
 
     def fresh(self, stem: str) -> str:
         """Returns an unused name, for scratch or a step."""
+        name, serial = stem, 1
+        while name in self._names:
+            serial += 1
+            name = f"{stem}_{serial}"
+        self._names.add(name)
+        return name
+
+    def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
+        """Returns the value as a window with these strides, or None. A value that has no such buffer is computed into a
+        new one, or copied."""
+        resolved, meta = self.builder.resolve(name), self.meta(name)
+        wanted = TensorMeta(shape=meta.shape, dtype=meta.dtype, strides=strides)
+        if self.strided(name) is None:
+            if resolved not in {self.builder.resolve(output) for output in self.graph.outputs}:
+                self._metas[resolved] = wanted
+            self.require([name])
+        view = self.strided(name)
+        if view is not None and view.offset == 0 and ir.same_strides(view.shape, view.strides, strides):
+            return view
+        copy = self.fresh(f"{cpp_name(name)}_copy")
+        self._metas[copy] = wanted
+        self.builder.pointwise("copy", resolved, dtype=meta.dtype, name=copy)
+        self.require([copy])
+        return self.strided(copy)
 
 
 @dataclass(frozen=True)

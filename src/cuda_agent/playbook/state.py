@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
-from cuda_agent.core.graph import Graph, Node, TensorMeta, reached
+from cuda_agent.core.graph import Node, TensorMeta, reached
 from cuda_agent.playbook import ir, kernel
-from cuda_agent.playbook.algebra.draft import node_refs
 from cuda_agent.playbook.codegen import launcher
 from cuda_agent.playbook.coords import Conflict
-from cuda_agent.playbook.lower import Builder
-from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators.windows import write_out
 from cuda_agent.playbook.passes import recomputed_by_rows
-from cuda_agent.playbook.plan import DEFAULT, Buffer, Claim, DoesNotApply, Options, Skill, Step, StridedView
+from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, Step
 from cuda_agent.playbook.registry import skills
 
 #: a value that is broadcast over this many elements is put into memory instead of being recomputed for each.
@@ -31,112 +27,16 @@ _ALIGNED = 16
 
 
 @dataclass
-class State:
-    """The planner's state. It implements `plan.PlanState`."""
+class State(PlanState):
+    """The planner's state, with the kernels that it makes for the skills."""
 
-    graph: Graph
-    device: Device
-    precision: Precision
-    options: Options = DEFAULT
-    builder: Builder = field(init=False)
     steps: list[Step] = field(default_factory=list)
-    resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
     returned: tuple[str, ...] = ()
-    _nodes: dict[str, Node] = field(default_factory=dict)
-    _metas: dict[str, TensorMeta] = field(default_factory=dict)
-    _users: dict[str, list[Node]] = field(default_factory=dict)
-    _names: set[str] = field(default_factory=set)
     #: key of `Kernel.canonical` -> the kernels of this form that were printed: each with the places where its reads
     #: start, and its step.
     _printed: dict[object, list[tuple[kernel.Kernel, Mapping[str, int], Step]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.builder = Builder(self.graph)
-        for item in self.graph.inputs:
-            self._metas[item.name] = item.meta
-            if item.values is not None and item.meta.numel == 1:
-                whole = item.meta.dtype not in ir.FLOAT_DTYPES
-                value = self.builder.pointwise(
-                    "copy", int(item.values[0]) if whole else item.values[0], dtype=item.meta.dtype
-                )
-                # The value has another name than the input, because its buffer would be another one.
-                self.builder.alias[item.name] = self.builder.expand(value, item.meta.shape)
-            else:
-                self.builder.source(item.name, item.meta)
-        for node in self.graph.nodes:
-            self._nodes[node.name] = node
-            meta = node.outputs[0] if node.outputs else None
-            if meta is not None:
-                self._metas[node.name] = meta
-            for name in dict.fromkeys(node_refs(node)):
-                self._users.setdefault(name, []).append(node)
-        self._names = set(self._metas) | set(self._nodes)
-
-    # ---- the interface for skills
-
-    def node(self, name: str) -> Node | None:
-        return self._nodes.get(name)
-
-    def meta(self, name: str) -> TensorMeta:
-        if name in self._metas:
-            return self._metas[name]
-        return self.builder.meta(name)
-
-    def users(self, name: str) -> tuple[Node, ...]:
-        return tuple(self._users.get(name, ()))
-
-    def is_output(self, name: str) -> bool:
-        return name in self.graph.outputs
-
-    def strided(self, name: str) -> StridedView | None:
-        """Follows views to a buffer that is in memory already."""
-        resolved = self.builder.resolve(name)
-        value = self.builder.values.get(resolved)
-        if value is None:
-            return None
-        try:
-            group = kernel.inline(resolved, self.builder.values, self.resident)
-        except Conflict:
-            return None
-        expr = group.inliner.nodes[group.stores[0].node]
-        if expr.op != "load" or expr.guards or expr.coord.dynamic or expr.dtype != value.dtype:
-            return None
-        strides = []
-        for root, factors in enumerate(group.frame.roots):
-            coefs = [expr.coord.coef((root, position)) for position in range(len(factors))]
-            for outer in range(len(factors) - 1):
-                if factors[outer] > 1 and coefs[outer] != coefs[outer + 1] * factors[outer + 1]:
-                    return None
-            strides.append(coefs[-1] if factors and factors[-1] > 1 else next((c for c in coefs if c), 0))
-        return StridedView(expr.name, value.shape, tuple(strides), expr.coord.const)
-
-    def fresh(self, stem: str) -> str:
-        name, serial = stem, 1
-        while name in self._names:
-            serial += 1
-            name = f"{stem}_{serial}"
-        self._names.add(name)
-        return name
-
     # ---- fused kernels
-
-    def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
-        """Returns a window with these strides on the value's buffer. A value that has no such buffer is computed into a
-        new one, or copied."""
-        resolved, meta = self.builder.resolve(name), self.meta(name)
-        wanted = TensorMeta(shape=meta.shape, dtype=meta.dtype, strides=strides)
-        if self.strided(name) is None:
-            if resolved not in {self.builder.resolve(output) for output in self.graph.outputs}:
-                self._metas[resolved] = wanted
-            self.require([name])
-        view = self.strided(name)
-        if view is not None and view.offset == 0 and ir.same_strides(view.shape, view.strides, strides):
-            return view
-        copy = self.fresh(f"{cpp_name(name)}_copy")
-        self._metas[copy] = wanted
-        self.builder.pointwise("copy", resolved, dtype=meta.dtype, name=copy)
-        self.require([copy])
-        return self.strided(copy)
 
     def in_memory(self, name: str) -> bool:
         resolved = self.builder.resolve(name)

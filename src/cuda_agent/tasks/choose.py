@@ -18,22 +18,21 @@ def kind_of(task: DatasetTask) -> int:
     return 0 if library == "transformers" else int(count or 0)
 
 
-def choose(
-    passed: Sequence[DatasetTask], wanted: int, shares: Mapping[int, float] = PUBLISHED_SHARES
-) -> list[DatasetTask] | None:
-    """Returns `wanted` tasks in their order, or None where a kind has too few. `shares` are in percent."""
-    by_kind: dict[int, list[DatasetTask]] = {kind: [] for kind in shares}
+def choose(passed: Sequence[DatasetTask], wanted: int) -> list[DatasetTask] | None:
+    """Returns `wanted` tasks in their order, or None where a kind has too few."""
+    by_kind: dict[int, list[DatasetTask]] = {kind: [] for kind in PUBLISHED_SHARES}
     for task in passed:
         by_kind.setdefault(kind_of(task), []).append(task)
-    counts = _counts({kind: len(by_kind[kind]) for kind in shares}, wanted, shares)
+    counts = _counts({kind: len(by_kind[kind]) for kind in PUBLISHED_SHARES}, wanted)
     if counts is None:
         return None
     keys = {task.task.key for kind, count in counts.items() for task in by_kind[kind][:count]}
     return [task for task in passed if task.task.key in keys]
 
 
-def _counts(there: Mapping[int, int], wanted: int, shares: Mapping[int, float]) -> dict[int, int] | None:
+def _counts(there: Mapping[int, int], wanted: int) -> dict[int, int] | None:
     """Returns the number of each kind, as near to the shares as the tasks allow; other kinds replace missing ones."""
+    shares = PUBLISHED_SHARES
     counts = {kind: min(there[kind], int(wanted * share / 100)) for kind, share in shares.items()}
     most = {kind: min(there[kind], int(wanted * (share + SLACK_POINTS) / 100) + 1) for kind, share in shares.items()}
     while sum(counts.values()) < wanted:

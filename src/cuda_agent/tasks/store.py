@@ -25,9 +25,11 @@ Line = TypeVar("Line", bound=Record)
 Head = TypeVar("Head", bound=Record)
 
 
-def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """Returns all records of a file, compressed by gzip or not, without an incomplete last line. Raises StoreError when
-    the file can't be read or a line isn't such a record."""
+def read_lines(path: Path, kind: type[Line], *, optional: bool = False) -> list[Line]:
+    """Returns all records of a file, compressed by gzip or not, without an incomplete last line; none where the file is
+    `optional` and doesn't exist. Raises StoreError when it can't be read or a line isn't such a record."""
+    if optional and not path.exists():
+        return []
     return [_record(path, number, line, kind) for number, line in _whole_lines(path)]
 
 

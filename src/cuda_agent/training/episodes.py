@@ -151,4 +151,4 @@ class Environment(Protocol):
 
 def read_episodes(path: Path) -> list[Episode]:
     """Returns the episodes of a file, none if it doesn't exist. Raises StoreError."""
-    return store.read_lines(path, Episode) if path.exists() else []
+    return store.read_lines(path, Episode, optional=True)

@@ -125,7 +125,6 @@ def evaluate_stage(
     *,
     stage: str,
     folder: Path,
-    policy_version: int = 0,
     seeds: Sequence[int] = (0, 1, 2),
     episodes: int = 4,
     best: dict[str, float] | None = None,
@@ -147,18 +146,18 @@ def evaluate_stage(
             played = [episode for episode in played if episode.seed // SEED_STEP != seed]
             store.write_lines(path, played)
         many = [task for task in tasks for _ in range(episodes)]
-        fresh = environment.play(many, sampler(seed), seed=seed * SEED_STEP, policy_version=policy_version)
+        fresh = environment.play(many, sampler(seed), seed=seed * SEED_STEP)
         store.append(path, fresh)
         played += fresh
     score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, best=best or {})
-    if all((one.stage, one.policy_version) != (stage, policy_version) for one in read_scores(folder)):
+    if all(one.stage != stage for one in read_scores(folder)):
         store.append(folder / SCORES, [score])
     return score
 
 
 def read_scores(folder: Path) -> list[StageScore]:
     """Returns the scores in a folder, none if it has no file of them. Raises StoreError."""
-    return store.read_lines(folder / SCORES, StageScore) if (folder / SCORES).exists() else []
+    return store.read_lines(folder / SCORES, StageScore, optional=True)
 
 
 def score_of(
@@ -191,7 +190,8 @@ def score_of(
 def intervals(scores: Sequence[TaskScore]) -> dict[str, Interval]:
     """Returns the metrics of a StageScore: means over tasks with their intervals."""
     found = {name: interval([getattr(one, name) for one in scores]) for name in METRICS if name != "geomean"}
-    return {**found, "geomean": _exp(interval([math.log(one.geomean) for one in scores]))}
+    logarithms = dict(interval([math.log(one.geomean) for one in scores]))
+    return {**found, "geomean": Interval(**{end: math.exp(value) for end, value in logarithms.items()})}
 
 
 def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None) -> TaskScore:
@@ -232,9 +232,9 @@ def difference(metric: str, gaps: Sequence[float]) -> MetricDifference:
 # ---------------------------------------------------------------- searches
 
 
-def evaluations_to(times_us: Sequence[float | None], best: float, near: float = NEAR) -> int | None:
+def evaluations_to(times_us: Sequence[float | None], best: float) -> int | None:
     """Returns the number of evaluations until a candidate came near the best time, or None."""
-    return next((n for n, us in enumerate(times_us, 1) if us is not None and us <= best / near), None)
+    return next((n for n, us in enumerate(times_us, 1) if us is not None and us <= best / NEAR), None)
 
 
 def compare(
@@ -242,7 +242,6 @@ def compare(
     players: Mapping[str, Mapping[str, Sequence[Sequence[float | None]]]],
     *,
     budget: int,
-    seed: int = 0,
 ) -> SearchComparison:
     """Compares searches. `tables`: task key -> all its choices. `players`: policy -> task key -> for each seed the
     times of its evaluations in order. Random search (without repeats) and the playbook's order come from the tables."""
@@ -250,7 +249,7 @@ def compare(
     runs: dict[str, dict[str, list[Sequence[float | None]]]] = {
         name: {key: list(by_task.get(key, ())) for key in known} for name, by_task in players.items()
     }
-    rng = random.Random(seed)
+    rng = random.Random(0)
     runs["random"] = {key: [_shuffled(choices, rng) for _ in range(_SHUFFLES)] for key, choices in known.items()}
     runs["playbook"] = {key: [[one.us for one in playbook_order(choices)]] for key, choices in known.items()}
     return SearchComparison(
@@ -318,7 +317,7 @@ def _shuffled(choices: Sequence[PlanChoice], rng: random.Random) -> list[float |
 # ---------------------------------------------------------------- uncertainty
 
 
-def interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+def interval(values: Sequence[float]) -> Interval:
     """Returns the mean, with the 2.5 and 97.5 percentiles of the means of resampled tasks. Of paired differences it is
     the paired bootstrap."""
     if not values:
@@ -326,10 +325,6 @@ def interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     mean = statistics.fmean(values)
     if len(values) == 1:
         return Interval(value=mean, low=mean, high=mean)
-    rng = random.Random(seed)
+    rng = random.Random(0)
     means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
     return Interval(value=mean, low=means[int(0.025 * _RESAMPLES)], high=means[int(0.975 * _RESAMPLES) - 1])
-
-
-def _exp(one: Interval) -> Interval:
-    return Interval(value=math.exp(one.value), low=math.exp(one.low), high=math.exp(one.high))

@@ -17,6 +17,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.settings import differing
+from cuda_agent.core.words import tables
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.memo import stack_digest
 from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks
@@ -38,19 +39,6 @@ from cuda_agent.training.pocket.table import PlanChoice, table
 from cuda_agent.training.stages.records import Halt, TrainingManifest
 
 FULL = "full"
-#: a setting that differs from the first run's -> the name of the recipe.
-_NAMES = {
-    "ppo.mismatch": "mismatch",
-    "agent_loop": "no agent loop",
-    "reward": "raw speed-up",
-    "rft": "no RFT",
-    "value": "no value pretraining",
-}
-#: settings that don't make another recipe.
-_SAME = (
-    "seed", "model.path", "environment.memo", "environment.stack", "environment.gpus", "environment.play.threads",
-    "environment.sessions", "protect", "warmup.save_every", "ppo.save_every",
-)  # fmt: skip
 _CURVES = ("reward", "entropy", "explained_variance")
 
 
@@ -131,10 +119,11 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
 
 def recipe_name(full: dict[str, Any], other: dict[str, Any]) -> str:
     """Returns a name for what differs in the second configuration."""
-    names = [name for name in differing(full, other) if not name.startswith(_SAME)]
-    for key, said in _NAMES.items():
+    same = tuple(tables(__file__)["same"].split())
+    names = [name for name in differing(full, other) if not name.startswith(same)]
+    for key, said in tables(__file__)["names"].items():
         if any(name == key or name.startswith(f"{key}.") for name in names):
-            return said
+            return str(said)
     return " ".join(f"{name}={json.dumps(_at(other, name))}" for name in names) or FULL
 
 
@@ -276,14 +265,12 @@ def _gaps(found: SearchComparison, recipes: Sequence[str]) -> dict[str, tuple[Me
 
 
 def _search_gaps(mine: SearchScore, other: SearchScore) -> list[MetricDifference]:
-    gaps = [_gap(f"to_near - {other.name}", mine.per_task, other.per_task)]
-    for count, speeds in mine.speed_per_task.items():
-        gaps.append(_gap(f"speed by {count} - {other.name}", speeds, other.speed_per_task[count]))
-    return gaps
-
-
-def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> MetricDifference:
-    return difference(metric, [mine[key] - theirs[key] for key in mine if key in theirs])
+    pairs = {"to_near": (mine.per_task, other.per_task)}
+    pairs |= {f"speed by {n}": (speeds, other.speed_per_task[n]) for n, speeds in mine.speed_per_task.items()}
+    return [
+        difference(f"{metric} - {other.name}", [ours[key] - theirs[key] for key in ours if key in theirs])
+        for metric, (ours, theirs) in pairs.items()
+    ]
 
 
 def _curve(run: TrainingRun) -> tuple[dict[str, float | str], ...]:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from importlib import import_module
 
 from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.plan import AppliedRule
-from cuda_agent.playbook.algebra import fold, library, lower, products, recurrent, tidy
+from cuda_agent.core.words import tables
+from cuda_agent.playbook.algebra import library
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply, refuse
 
-RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *recurrent.RULES, *products.RULES, *fold.RULES)
+RULES: tuple[Rule, ...] = tuple(
+    getattr(import_module(f"{__package__}.{module}"), name)
+    for module, names in tables(__file__).items()
+    for name in names.split()
+)
 #: all rules, with the two that only some plans ask for.
 EVERY_RULE: tuple[Rule, ...] = (*RULES, library.expose_bias, library.channels_last)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, is_float, refuse
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, is_float, refuse
 from cuda_agent.playbook.algebra.emit import binary, cast, full, reshape, unary, wide
 from cuda_agent.playbook.algebra.match import Layer, Term, as_layer, as_term, channel_size, with_weights
 
@@ -154,6 +154,3 @@ def fold_batch_norm(draft: Draft, node: Node) -> str:
     product = binary(draft, node, "mul", wide(draft, node, x), reshape(draft, node, scale, aligned))
     total = binary(draft, node, "add", product, reshape(draft, node, shift, aligned))
     return cast(draft, node, total, node.outputs[0].dtype).ref
-
-
-RULES: tuple[Rule, ...] = (fold_batch_norm, fold_scale, fold_shift)

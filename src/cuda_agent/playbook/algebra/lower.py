@@ -7,8 +7,8 @@ import string
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, is_float, refuse, tensors
-from cuda_agent.playbook.algebra.emit import binary, cast, integers, linear, matmul, permute, reshape
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, is_float, refuse, tensors
+from cuda_agent.playbook.algebra.emit import binary, cast, integers, linear, matmul, permute, reduce, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
 from cuda_agent.playbook.ir import contiguous_meta
 
@@ -99,23 +99,12 @@ def einsum_to_matmul(draft: Draft, node: Node) -> str:
         shape = [sizes[c] for c in batch] + [math.prod(sizes[c] for c in group) for group in groups[1:]]
         return reshape(draft, node, permute(draft, node, value, order), shape)
 
-    dtype = draft.meta(a).dtype
-
-    def multiplied(x: Ref, y: Ref) -> Ref:
-        pairs = zip(draft.meta(x).shape, draft.meta(y).shape, strict=True)
-        return draft.emit(node, "aten.mul.Tensor", (x, y), contiguous_meta([max(pair) for pair in pairs], dtype))
-
     if summed and not rows and not columns:
-        whole = multiplied(arranged(a, left, (batch, summed)), arranged(b, right, (batch, summed)))
-        sums = contiguous_meta([sizes[c] for c in batch], dtype)
-        total = draft.emit(node, "aten.sum.dim_IntList", (whole, [len(batch)]), sums)
+        whole = binary(draft, node, "mul", arranged(a, left, (batch, summed)), arranged(b, right, (batch, summed)))
+        total = reduce(draft, node, "sum", whole, (len(batch),))
         return permute(draft, node, total, tuple(batch.index(c) for c in result)).ref
-    if summed:
-        product = matmul(
-            draft, node, arranged(a, left, (batch, rows, summed)), arranged(b, right, (batch, summed, columns))
-        )
-    else:
-        product = multiplied(arranged(a, left, (batch, rows, summed)), arranged(b, right, (batch, summed, columns)))
+    x, y = arranged(a, left, (batch, rows, summed)), arranged(b, right, (batch, summed, columns))
+    product = matmul(draft, node, x, y) if summed else binary(draft, node, "mul", x, y)
     letters_now = [*batch, *rows, *columns]
     spread = reshape(draft, node, product, [sizes[c] for c in letters_now])
     return permute(draft, node, spread, tuple(letters_now.index(c) for c in result)).ref
@@ -201,23 +190,10 @@ def bilinear_to_product(draft: Draft, node: Node) -> str:
         raise NoMatch
     x1, weight, x2 = tensors(x1, weight, x2)
     meta = draft.meta(node.name)
-    (*lead, out), (_, size, other), dtype = meta.shape, draft.meta(weight).shape, meta.dtype
+    (*lead, out), (_, size, other) = meta.shape, draft.meta(weight).shape
     matrices = reshape(draft, node, weight, (out * size, other))
     product = linear(draft, node, x2, matrices, None)
     factors = reshape(draft, node, x1, (*lead, 1, size))
     spread = reshape(draft, node, product, (*lead, out, size))
-    whole = draft.emit(node, "aten.mul.Tensor", (spread, factors), contiguous_meta((*lead, out, size), dtype))
-    total = draft.emit(node, "aten.sum.dim_IntList", (whole, [len(lead) + 1]), contiguous_meta(meta.shape, dtype))
-    if isinstance(bias, Ref):
-        total = draft.emit(node, "aten.add.Tensor", (total, bias), contiguous_meta(meta.shape, dtype))
-    return total.ref
-
-
-RULES: tuple[Rule, ...] = (
-    attention_to_products,
-    einsum_to_matmul,
-    transposed_to_forward,
-    time_first_to_forward,
-    bilinear_to_product,
-    named_padding,
-)
+    total = reduce(draft, node, "sum", binary(draft, node, "mul", spread, factors), (len(lead) + 1,))
+    return (binary(draft, node, "add", total, bias) if isinstance(bias, Ref) else total).ref

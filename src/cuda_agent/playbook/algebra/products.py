@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, is_float, refuse, tensors
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, aten, is_float, refuse, tensors
 from cuda_agent.playbook.algebra.emit import binary, cast, linear, matmul, permute, reduce, reshape, transpose, wide
 from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term, is_identity_mask
 
@@ -238,16 +238,3 @@ def merge_linears(draft: Draft, node: Node) -> str:
         bias = biases[1] if bias is None else binary(draft, node, "add", bias, wide(draft, node, biases[1]))
     rounded = cast(draft, node, bias, dtype) if bias is not None else None
     return linear(draft, node, x, cast(draft, node, weight, dtype), rounded).ref
-
-
-RULES: tuple[Rule, ...] = (
-    diagonal_product,
-    reduced_columns,
-    reduced_rows,
-    reduced_batched,
-    split_reduction,
-    merge_linears,
-    matrix_vector,
-    narrow_linear,
-    batched_vectors,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, refuse
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, refuse
 from cuda_agent.playbook.algebra.emit import linear
 from cuda_agent.playbook.ir import contiguous_meta
 
@@ -88,6 +88,3 @@ def _is_zero(draft: Draft, value: Ref) -> bool:
         known = draft.inputs[value.ref].values
         return known is not None and not any(known)
     return made.op == "aten.zeros.default" or (made.op == "aten.full.default" and made.args[1] == 0)
-
-
-RULES: tuple[Rule, ...] = (layers_of_networks,)

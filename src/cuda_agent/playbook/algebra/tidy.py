@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, is_float, refuse, same_layout, tensors
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, aten, is_float, refuse, same_layout, tensors
 from cuda_agent.playbook.algebra.emit import binary, integers, linear, matmul, permute, reduce, reshape, transpose
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
 from cuda_agent.playbook.ir import contiguous_meta
@@ -241,17 +241,3 @@ def _product_over_batch(draft: Draft, node: Node, a: Ref, b: Ref) -> Ref:
         return reduce(draft, node, "sum", matmul(draft, node, a, b), (0,))
     a = reshape(draft, node, permute(draft, node, a, (1, 0, 2)), (rows, count * inner))
     return matmul(draft, node, a, reshape(draft, node, b, (count * inner, columns)))
-
-
-RULES: tuple[Rule, ...] = (
-    drop_copy,
-    constant_operand,
-    merge_scalars,
-    single_element_reduction,
-    merge_reductions,
-    double_transpose,
-    merge_reshapes,
-    product_to_linear,
-    added_product,
-    constant_places,
-)

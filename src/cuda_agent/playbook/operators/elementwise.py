@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from cuda_agent.core.graph import Node
-from cuda_agent.core.words import word_lists
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, Lowering
-
-
-def _named(family: str, lowering: Callable[[str], Lowering]) -> dict[str, Lowering]:
-    """Returns the lowerings of a family of operators: ATen's name -> `lowering` of the kernels' operator."""
-    pairs = (word.partition(":") for word in word_lists(__file__)[family])
-    return {name: lowering(op or name.removeprefix("special_")) for name, _, op in pairs}
+from cuda_agent.playbook.lower import Builder
 
 
 def common_dtype(b: Builder, args: list[Any]) -> str:
@@ -41,50 +33,41 @@ def _scalar_category(value: ir.Scalar) -> int:
     return 0 if isinstance(value, bool) else 1 if isinstance(value, int) else 2
 
 
-def _unary(op: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        dtype, x = b.out(node).dtype, b.arg(node, 0)
-        source = b.values[x].dtype
-        if op in ("floor", "ceil", "trunc", "round") and source not in ir.FLOAT_DTYPES:
-            return b.cast(x, dtype, node.name)
-        decimals = int(b.arg(node, 9, "decimals", 0)) if op == "round" else 0
-        if decimals:
-            there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
-            inner = b.typed(b.internal(dtype))
-            return b.result(node, back, inner("round", inner(there, x, 10.0 ** abs(decimals))), 10.0 ** abs(decimals))
-        if op in ("isnan", "isinf", "isfinite", "signbit", "not"):
-            at = ir.compute_type(source)
-            at = at if at in ("f32", "f64") or op == "not" else "f32"
-            return b.pointwise(op, x, dtype="bool", at=at, name=node.name)
-        if op == "bitnot" and source == "bool":
-            return b.pointwise("not", x, dtype="bool", name=node.name)
-        return b.result(node, op, x)
-
-    return lower
+def unary(b: Builder, node: Node, op: str) -> str:
+    dtype, x = b.out(node).dtype, b.arg(node, 0)
+    source = b.values[x].dtype
+    if op in ("floor", "ceil", "trunc", "round") and source not in ir.FLOAT_DTYPES:
+        return b.cast(x, dtype, node.name)
+    decimals = int(b.arg(node, 9, "decimals", 0)) if op == "round" else 0
+    if decimals:
+        there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+        inner = b.typed(b.internal(dtype))
+        return b.result(node, back, inner("round", inner(there, x, 10.0 ** abs(decimals))), 10.0 ** abs(decimals))
+    if op in ("isnan", "isinf", "isfinite", "signbit", "not"):
+        at = ir.compute_type(source)
+        at = at if at in ("f32", "f64") or op == "not" else "f32"
+        return b.pointwise(op, x, dtype="bool", at=at, name=node.name)
+    if op == "bitnot" and source == "bool":
+        return b.pointwise("not", x, dtype="bool", name=node.name)
+    return b.result(node, op, x)
 
 
-def _binary(op: str) -> Lowering:
-    return lambda b, node: b.result(node, op, b.arg(node, 0), b.arg(node, 1, "other"))
+def binary(b: Builder, node: Node, op: str) -> str:
+    return b.result(node, op, b.arg(node, 0), b.arg(node, 1, "other"))
 
 
-def _compare(op: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        args = [b.arg(node, 0), b.arg(node, 1, "other")]
-        at = ir.compute_type(common_dtype(b, args))
-        return b.pointwise(op, *args, dtype="bool", at="i32" if at == "b" else at, name=node.name)
-
-    return lower
+def compare(b: Builder, node: Node, op: str) -> str:
+    args = [b.arg(node, 0), b.arg(node, 1, "other")]
+    at = ir.compute_type(common_dtype(b, args))
+    return b.pointwise(op, *args, dtype="bool", at="i32" if at == "b" else at, name=node.name)
 
 
-def _logical(op: str) -> Lowering:
-    return lambda b, node: b.pointwise(op, *b.args(node, 0, 1), dtype="bool", at="b", name=node.name)
+def logical(b: Builder, node: Node, op: str) -> str:
+    return b.pointwise(op, *b.args(node, 0, 1), dtype="bool", at="b", name=node.name)
 
 
-def _bitwise(op: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        return b.result(node, op.removeprefix("bit") if b.out(node).dtype == "bool" else op, *b.args(node, 0, 1))
-
-    return lower
+def bitwise(b: Builder, node: Node, op: str) -> str:
+    return b.result(node, op.removeprefix("bit") if b.out(node).dtype == "bool" else op, *b.args(node, 0, 1))
 
 
 def div(b: Builder, node: Node) -> str:
@@ -146,11 +129,3 @@ def glu(b: Builder, node: Node) -> str:
 
 def ignore(b: Builder, node: Node) -> None:
     """Ignores assertions about metadata, which the captured shapes fulfil."""
-
-
-TABLE: dict[str, Lowering] = {
-    **_named("UNARY", _unary), **_named("COMPARISONS", _compare), **_named("LOGICAL", _logical),
-    **_named("BITWISE", _bitwise), **_named("BINARY", _binary),
-    "div": div, "divide": div, "true_divide": div, "pow": power, "prelu": prelu, "masked_fill": masked_fill, "glu": glu,
-    "_assert_tensor_metadata": ignore,
-}  # fmt: skip

@@ -10,12 +10,10 @@ import ast
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cuda_agent.core.graph import Node, Ref
+from cuda_agent.core.words import tables
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.losses import reduced
@@ -154,13 +152,13 @@ def _lowering(text: str) -> Lowering:
 
 
 def _table() -> dict[str, Lowering]:
-    page = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     made: dict[str, Lowering] = {}
-    for signature, formula in page.items():
+    for signature, formula in tables(__file__).items():
         names, _, parameters = signature.partition("(")
         body = "".join(f"  {line}\n" for line in formula.splitlines())
         made |= dict.fromkeys(names.split(), _lowering(f"def formula({parameters}:\n{body}"))
     return made
 
 
-TABLE: dict[str, Lowering] = _table()
+#: operator -> its lowering by a formula.
+FORMULAS: dict[str, Lowering] = _table()

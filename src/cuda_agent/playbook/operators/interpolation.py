@@ -11,7 +11,7 @@ import struct
 
 from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 
 
 def _dimensions(node: Node) -> int:
@@ -151,11 +151,3 @@ def _at(b: Builder, flat: str, corner: list[str], sizes: tuple[int, int], meta: 
     value = b.cast(b.add(taken), inner)
     shape = b.shape_of(inside)
     return b.pointwise("where", b.reshape(inside, (shape[0], 1, *shape[1:])), value, 0.0, dtype=inner)
-
-
-TABLE: dict[str, Lowering] = {
-    "grid_sampler": grid_sample,
-    "grid_sampler_2d": grid_sample,
-    **{f"{lead}upsample_nearest{tail}{n}d": nearest for n in (1, 2, 3) for lead, tail in (("", ""), ("_", "_exact"))},
-    **{f"upsample_{name}": linear for name in ("linear1d", "bilinear2d", "trilinear3d")},
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.operators.reductions import log_sum_exp, mean_of
 
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
@@ -101,9 +101,3 @@ def cosine_similarity(b: Builder, node: Node) -> str:
         total = b.reduce("sum", inner("square", b.expand(side, shape)), dim, dtype=dtype)
         sizes.append(inner("maximum", inner("sqrt", total), eps))
     return b.finish(node, inner("div", dot, inner("mul", *sizes)))
-
-
-TABLE: dict[str, Lowering] = {
-    "cross_entropy_loss": cross_entropy, "nll_loss": nll_loss, "nll_loss_nd": nll_loss, "nll_loss2d": nll_loss,
-    "cosine_similarity": cosine_similarity,
-}  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,3 @@ def _meeting(b: Builder, d: _Direction) -> _Meeting:
         high=most + last // shared // stride,
         below=count * stride + (shared > 1),
     )
-
-
-TABLE: dict[str, Lowering] = {"im2col": unfold, "col2im": fold}

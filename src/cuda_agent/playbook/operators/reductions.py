@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 
 
 def dims_of(b: Builder, x: str, dims: Any) -> tuple[int, ...]:
@@ -57,28 +57,21 @@ def mean(b: Builder, node: Node) -> str:
     return b.finish(node, mean_of(b, x, dims, keep=keep))
 
 
-def _extreme(kind: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        x, dims, keep = _operand(b, node)
-        return b.finish(node, b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep))
-
-    return lower
+def extreme(b: Builder, node: Node, kind: str) -> str:
+    x, dims, keep = _operand(b, node)
+    return b.finish(node, b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep))
 
 
-def _max_min(kind: str) -> Lowering:
+def max_min(b: Builder, node: Node, kind: str) -> str | tuple[str | None, ...]:
     """Lowers max(x), max(x, dim) and max(x, y)."""
-
-    def lower(b: Builder, node: Node) -> str | tuple[str | None, ...]:
-        other = b.arg(node, 1, "dim")
-        if isinstance(other, str):
-            return b.result(node, f"{kind}imum", b.arg(node, 0), other)
-        x, dims, keep = _operand(b, node)
-        result = b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep)
-        if other is None:
-            return b.finish(node, result)
-        return result, b.cast(place_of(b, kind, x, dims[0], keep=keep), "int64") if dims else None
-
-    return lower
+    other = b.arg(node, 1, "dim")
+    if isinstance(other, str):
+        return b.result(node, f"{kind}imum", b.arg(node, 0), other)
+    x, dims, keep = _operand(b, node)
+    result = b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep)
+    if other is None:
+        return b.finish(node, result)
+    return result, b.cast(place_of(b, kind, x, dims[0], keep=keep), "int64") if dims else None
 
 
 def place_of(b: Builder, kind: str, x: str, dim: int, *, keep: bool) -> str:
@@ -95,18 +88,16 @@ def place_of(b: Builder, kind: str, x: str, dim: int, *, keep: bool) -> str:
     return b.reduce("min", place, (dim,), dtype=inner, keep=keep)
 
 
-def _arg_extreme(kind: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        x, dim, keep = b.arg(node, 0), b.arg(node, 1, "dim"), bool(b.arg(node, 2, "keepdim", False))
-        shape = b.shape_of(x)
-        if dim is None:
-            # The index is that of the flattened tensor.
-            return b.finish(node, place_of(b, kind, b.reshape(x, (ir.numel(shape),)), 0, keep=False))
-        if not shape:
-            raise CantLower("looks for the place of a scalar")
-        return b.finish(node, place_of(b, kind, x, int(dim) % len(shape), keep=keep))
-
-    return lower
+def place_of_extreme(b: Builder, node: Node, kind: str) -> str:
+    """Lowers argmax and argmin."""
+    x, dim, keep = b.arg(node, 0), b.arg(node, 1, "dim"), bool(b.arg(node, 2, "keepdim", False))
+    shape = b.shape_of(x)
+    if dim is None:
+        # The index is that of the flattened tensor.
+        return b.finish(node, place_of(b, kind, b.reshape(x, (ir.numel(shape),)), 0, keep=False))
+    if not shape:
+        raise CantLower("looks for the place of a scalar")
+    return b.finish(node, place_of(b, kind, x, int(dim) % len(shape), keep=keep))
 
 
 def aminmax(b: Builder, node: Node) -> tuple[str, ...]:
@@ -128,14 +119,11 @@ def prod(b: Builder, node: Node) -> str:
     return b.finish(node, b.reduce("prod", b.cast(x, inner), dims, dtype=inner, keep=keep))
 
 
-def _any_all(kind: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        x, dims, keep = _operand(b, node)
-        if b.values[x].dtype != "bool":
-            x = b.test("ne", x, 0, at=ir.compute_type(b.values[x].dtype))
-        return b.finish(node, b.reduce(kind, x, dims, dtype="bool", keep=keep))
-
-    return lower
+def any_all(b: Builder, node: Node, kind: str) -> str:
+    x, dims, keep = _operand(b, node)
+    if b.values[x].dtype != "bool":
+        x = b.test("ne", x, 0, at=ir.compute_type(b.values[x].dtype))
+    return b.finish(node, b.reduce(kind, x, dims, dtype="bool", keep=keep))
 
 
 def count_nonzero(b: Builder, node: Node) -> str:
@@ -239,14 +227,3 @@ def embedding_bag(b: Builder, node: Node) -> tuple[str | None, ...]:
         body = b.pointwise("mul", body, b.reshape(factors, (bags, size, 1)), dtype=inner)
     result = mean_of(b, body, [1], keep=False) if kind == "mean" else b.reduce(kind, body, [1], dtype=inner)
     return (b.cast(result, meta.dtype), None, None, None)
-
-
-TABLE: dict[str, Lowering] = {
-    "sum": sum_, "mean": mean, "amax": _extreme("max"), "amin": _extreme("min"), "max": _max_min("max"),
-    "min": _max_min("min"), "prod": prod, "any": _any_all("any"), "all": _any_all("all"), "var": var, "std": var,
-    "var_mean": var_mean, "std_mean": var_mean, "logsumexp": logsumexp, "softmax": softmax, "_softmax": softmax,
-    "log_softmax": log_softmax, "_log_softmax": log_softmax, "linalg_vector_norm": vector_norm, "norm": vector_norm,
-    "argmax": _arg_extreme("max"), "argmin": _arg_extreme("min"), "aminmax": aminmax, "dist": dist,
-    "count_nonzero": count_nonzero, "embedding_bag": embedding_bag, "_embedding_bag": embedding_bag,
-    "_embedding_bag_forward_only": embedding_bag,
-}  # fmt: skip

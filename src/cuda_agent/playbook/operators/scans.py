@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 
 
-def _scan(kind: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        x = b.cast(b.arg(node, 0), b.internal(b.out(node).dtype))
-        return b.finish(node, scan_of(b, kind, x, int(b.arg(node, 1))))
-
-    return lower
+def scan(b: Builder, node: Node, kind: str) -> str:
+    x = b.cast(b.arg(node, 0), b.internal(b.out(node).dtype))
+    return b.finish(node, scan_of(b, kind, x, int(b.arg(node, 1))))
 
 
 def scan_of(b: Builder, kind: str, x: str, dim: int) -> str:
@@ -26,9 +23,9 @@ def scan_of(b: Builder, kind: str, x: str, dim: int) -> str:
     return b.add(ir.Scan(b.fresh(kind), source.shape, source.dtype, kind, x, dim % rank))
 
 
-def _extreme(kind: str) -> Lowering:
+def extreme(b: Builder, node: Node, kind: str) -> tuple[str, None]:
     """Lowers cummax and cummin, without their indices."""
-    return lambda b, node: (scan_of(b, kind, b.arg(node, 0), int(b.arg(node, 1))), None)
+    return scan_of(b, kind, b.arg(node, 0), int(b.arg(node, 1))), None
 
 
 def masked_scatter(b: Builder, node: Node) -> str:
@@ -52,9 +49,3 @@ def masked_scatter(b: Builder, node: Node) -> str:
     taken = b.take(b.reshape(source, (count,)), 0, place, name=name)
     chosen = b.pointwise("where", mask, b.reshape(taken, shape), x, dtype=b.out(node).dtype)
     return b.finish(node, chosen)
-
-
-TABLE: dict[str, Lowering] = {
-    "cumsum": _scan("sum"), "cumprod": _scan("prod"), "logcumsumexp": _scan("logsum"), "cummax": _extreme("max"),
-    "cummin": _extreme("min"), "masked_scatter": masked_scatter,
-}  # fmt: skip

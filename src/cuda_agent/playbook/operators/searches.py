@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 
 
 def searchsorted(b: Builder, node: Node) -> str:
@@ -45,6 +45,3 @@ def _searched(b: Builder, node: Node, sequence: str, x: str | ir.Scalar, right: 
         left -= half
     behind = op("add", first, 1)
     return b.finish(node, op("where", is_greater(first), behind, first))
-
-
-TABLE: dict[str, Lowering] = {"searchsorted": searchsorted, "bucketize": bucketize}

@@ -6,7 +6,7 @@ from typing import Any
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 
 
 def reshape(b: Builder, node: Node) -> str:
@@ -273,19 +273,3 @@ def triangle(b: Builder, node: Node) -> str:
     col = b.iota("col", shape, len(shape) - 1)
     offset = b.pointwise("sub", col, row, dtype="int32")
     return b.result(node, "where", b.test("le" if "tril" in node.op else "ge", offset, diagonal, at="i32"), x, 0)
-
-
-TABLE: dict[str, Lowering] = {
-    "view": reshape, "reshape": reshape, "_unsafe_view": reshape, "flatten": reshape, "unflatten": reshape,
-    "view_as": reshape, "reshape_as": reshape, "ravel": reshape,
-    "permute": permute, "transpose": transpose, "swapaxes": transpose, "t": reverse_dims, "numpy_T": reverse_dims,
-    "expand": expand, "expand_as": expand, "broadcast_to": expand, "squeeze": reshape,
-    "unsqueeze": reshape, "slice": slice_, "narrow": narrow, "select": select, "flip": flip, "chunk": split,
-    "split": split, "split_with_sizes": split, "unsafe_split": split, "unsafe_chunk": split, "unbind": unbind,
-    "cat": cat, "concat": cat, "concatenate": cat, "stack": stack, "pad": pad, "constant_pad_nd": pad,
-    "gather": gather, "index_select": index_select, "embedding": embedding, "index": index, "zeros": full, "ones": full,
-    "full": full, "zeros_like": full, "ones_like": full, "full_like": full, "new_zeros": full, "new_ones": full,
-    "new_full": full, "scalar_tensor": full, "empty": full, "empty_like": full, "new_empty": full,
-    "empty_permuted": full, "arange": arange, "tril": triangle, "roll": roll, "repeat": repeat, "triu": triangle,
-    "slice_scatter": slice_scatter, "select_scatter": select_scatter, "copy": overwritten, "fill": overwritten,
-}  # fmt: skip

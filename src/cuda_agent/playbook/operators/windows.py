@@ -13,7 +13,7 @@ from typing import Any
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.operators.reductions import mean_of
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS, read
 
@@ -329,12 +329,3 @@ def depthwise(b: Builder, node: Node) -> str:
     if bias is not None:
         total = b.pointwise("add", total, b.reshape(bias, (call.out_channels, *[1] * count)), dtype=inner)
     return b.finish(node, total)
-
-
-TABLE: dict[str, Lowering] = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), depthwise),
-    **{f"max_pool{n}d{tail}": max_pool for n in (1, 2, 3) for tail in ("", "_with_indices")},
-    **{f"avg_pool{n}d": avg_pool for n in (1, 2, 3)},
-    **{f"{lead}adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3) for lead in ("", "_")},
-    **{f"adaptive_max_pool{n}d": adaptive_max_pool for n in (1, 2, 3)},
-}

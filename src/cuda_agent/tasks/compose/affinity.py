@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+from cuda_agent.core.words import tables, word_lists
 from cuda_agent.tasks.compose.pointless import EXTREMES, pointless
 from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed
-from cuda_agent.tasks.tables import tables
 
 #: The time above which roles of arithmetic are preferred.
 _SHORT_US = 3000.0
@@ -24,9 +24,7 @@ _OWN_PRODUCT = "product with its own transpose"
 
 _TABLES = tables(__file__)
 #: The lists of operators; the comments of `affinity.yaml` say what each means.
-_NAMES: dict[str, frozenset[str]] = {
-    name: frozenset(told.split()) for name, told in _TABLES.items() if isinstance(told, str)
-}
+_NAMES = word_lists(__file__)
 _ROLES: dict[str, frozenset[str]] = {name: frozenset(operators.split()) for name, operators in _TABLES["roles"].items()}
 _GROUPS: dict[str, list[str]] = _TABLES["groups"]
 _FOLLOWS: dict[str, dict[str, float]] = _TABLES["follows"]

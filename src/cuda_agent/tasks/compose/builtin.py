@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.records import Task
 from cuda_agent.tasks.compose.affinity import commonness, domain, importance, pads, role, suits_time
 from cuda_agent.tasks.compose.chain import Link, Plan
 from cuda_agent.tasks.compose.emission import emit
@@ -16,6 +15,7 @@ from cuda_agent.tasks.compose.layouts import Unsolvable
 from cuda_agent.tasks.compose.naming import name
 from cuda_agent.tasks.compose.novelty import Novelty
 from cuda_agent.tasks.compose.relations import Relations
+from cuda_agent.tasks.compose.run import dataset_task
 from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizes import lead_for
 from cuda_agent.tasks.compose.sizing import Sized, Target, fit
@@ -87,13 +87,8 @@ class BuiltinComposer:
         raise TaskError(f"No task of {count or 1} operators in {_ATTEMPTS} attempts ({why})", "Give more seeds")
 
     def _task(self, number: int, sized: Sized, source: str) -> DatasetTask:
-        seeds = [link.seed for link in sized.plan.links]
-        operators = tuple(seed.operator for seed in seeds)
-        origin = f"{seeds[0].library}#{len(seeds)}"
-        title = "_".join(operator.replace(" ", "_") for operator in operators)
-        task = Task(name=f"{number:05d}_{title}", source=source, origin=origin, operators=operators)
-        ops = tuple(seed.name for seed in seeds)
-        return DatasetTask(task=task, ops=ops, composer=self.name, number=number, cost=sized.cost)
+        made = dataset_task(self.name, number, [link.seed for link in sized.plan.links], source)
+        return made.model_copy(update={"cost": sized.cost})
 
     def _plan(self, count: int, wanted_us: float, rng: random.Random) -> Plan:
         """Returns operators, beginning with the one that the task is built around. Raises Unsolvable at a dead end."""

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Sequence
 
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.compose.affinity import made_by
 from cuda_agent.tasks.compose.chain import used_names
 from cuda_agent.tasks.compose.naming import NamedStep, Names, constant
@@ -15,7 +16,6 @@ from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
 from cuda_agent.tasks.expressions import dimensions, fill, names_in, placeholders
 from cuda_agent.tasks.records import Port, Seed
-from cuda_agent.tasks.tables import tables
 
 #: So few numbers over a whole tensor are near their mean at every draw.
 _FEW_OUTPUTS = 64
@@ -114,15 +114,13 @@ def _initial(named: NamedStep) -> list[str]:
     layer, name = named.step.layer, f"self.{named.layer}"
     if named.step.seed.family != "normalization" or named.step.seed.library != "torch":
         return []
-    lines = []
-    if getattr(layer, "weight", None) is not None:
-        lines.append(f"nn.init.normal_({name}.weight, mean=1.0, std=0.2)")
-    if getattr(layer, "bias", None) is not None:
-        lines.append(f"nn.init.normal_({name}.bias, std=0.2)")
-    if getattr(layer, "running_mean", None) is not None:
-        lines.append(f"nn.init.normal_({name}.running_mean, std=0.2)")
-        lines.append(f"nn.init.uniform_({name}.running_var, 0.5, 1.5)")
-    return lines
+    drawn = (
+        ("weight", "normal_({}.weight, mean=1.0, std=0.2)"),
+        ("bias", "normal_({}.bias, std=0.2)"),
+        ("running_mean", "normal_({}.running_mean, std=0.2)"),
+        ("running_mean", "uniform_({}.running_var, 0.5, 1.5)"),
+    )
+    return [f"nn.init.{call.format(name)}" for held, call in drawn if getattr(layer, held, None) is not None]
 
 
 def _in_forward(names: Names) -> list[str]:
@@ -280,30 +278,22 @@ def _wrapped(line: str) -> list[str]:
         return line.split("\n")
     indent = " " * (len(line) - len(line.lstrip()))
     start = line.index("(") + 1
-    end = _closing(line, start)
+    texts, end = _split(line, start)
     inside = line[start:end]
     if len(indent) + 4 + len(inside) <= WIDTH:
         return [line[:start], f"{indent}    {inside}", f"{indent}{line[end:]}"]
-    arguments = [part for text in _split(inside) for part in _wrapped(f"{indent}    {text},")]
+    arguments = [part for text in texts for part in _wrapped(f"{indent}    {text},")]
     return [line[:start], *arguments, f"{indent}{line[end:]}"]
 
 
-def _split(text: str) -> list[str]:
-    """Returns the arguments, split at the commas outside brackets."""
-    parts, depth, begin = [], 0, 0
-    for place, letter in enumerate(text):
+def _split(line: str, start: int) -> tuple[list[str], int]:
+    """Returns the arguments after an open bracket, and the index of the bracket that closes it."""
+    parts, depth, begin = [], 1, start
+    for place, letter in enumerate(line[start:], start):
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            parts.append(text[begin:place].strip())
+        if depth == 0 or (letter == "," and depth == 1):
+            parts.append(line[begin:place].strip())
             begin = place + 1
-    return [*parts, text[begin:].strip()]
-
-
-def _closing(line: str, start: int) -> int:
-    """Returns the index of the bracket that closes the one before `start`."""
-    depth = 1
-    for place in range(start, len(line)):
-        depth += {"(": 1, ")": -1}.get(line[place], 0)
         if depth == 0:
-            return place
-    return len(line)
+            return parts, place
+    return [*parts, line[begin:].strip()], len(line)

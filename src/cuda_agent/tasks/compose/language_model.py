@@ -15,15 +15,14 @@ from pathlib import Path
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.core.records import Task
+from cuda_agent.core.templates import filled
 from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
-from cuda_agent.tasks.compose.run import Skipped
+from cuda_agent.tasks.compose.run import Skipped, dataset_task
 from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
 from cuda_agent.tasks.store import append, read_lines
-from cuda_agent.tasks.tables import templates
 
 ANSWERS_FILE = "answers.jsonl"
 _ATTEMPTS = 3
@@ -50,7 +49,7 @@ class RecordedAnswers:
 
     def __init__(self, folder: Path, model: str, client: ChatClient | None = None) -> None:
         self._path, self._model, self._client = folder / ANSWERS_FILE, model, client
-        known = read_lines(self._path, RecordedAnswer) if self._path.exists() else ()
+        known = read_lines(self._path, RecordedAnswer, optional=True)
         self._known = {answer.request_digest: answer.text for answer in known}
 
     def ask(self, messages: Sequence[Message]) -> str:
@@ -129,14 +128,11 @@ class LanguageModelComposer:
         return list(found.values())
 
     def _said(self, prompt: str, **values: object) -> str:
-        return templates(__file__, "prompts").get_template(f"{prompt}.md.j2").render(**values).strip()
+        return filled(Path(__file__).parent / "prompts" / f"{prompt}.md.j2", **values).strip()
 
     def _task(self, number: int, ops: Sequence[str], source: str) -> DatasetTask:
-        operators = tuple(next(seed.operator for seed in self._seeds if seed.name == name) for name in ops)
-        task = Task(
-            name=f"{number:05d}_{'_'.join(operators)}", source=source, origin=f"torch#{len(ops)}", operators=operators
-        )
-        return DatasetTask(task=task, ops=tuple(ops), composer=self.name, number=number)
+        seeds = [next(seed for seed in self._seeds if seed.name == name) for name in ops]
+        return dataset_task(self.name, number, seeds, source)
 
 
 class Unusable(Exception):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.chain import ChainStep, used_names
 from cuda_agent.tasks.compose.layouts import Unsolvable, leading
@@ -15,7 +16,6 @@ from cuda_agent.tasks.compose.sizes import word_for
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.expressions import dimensions, names_in
 from cuda_agent.tasks.records import Port, Seed
-from cuda_agent.tasks.tables import tables
 
 #: Parameters that are sizes, so constants of the module; other parameters are written in place.
 _SIZE = re.compile(

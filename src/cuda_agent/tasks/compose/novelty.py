@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cuda_agent.core.words import inverted, tables
 from cuda_agent.tasks.decontaminate.index import Index
 from cuda_agent.tasks.decontaminate.shingles import shingles
-from cuda_agent.tasks.tables import inverted, tables
 
 #: The similarity from which decontamination calls a task a duplicate of an earlier one.
 ALIKE = 0.9

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 from functools import lru_cache
+from pkgutil import resolve_name
 from typing import Any
 
-from cuda_agent.tasks.tables import tables
+from cuda_agent.core.words import tables
 
 #: The modules of the names in tasks.
 _ROOTS = {"nn": "torch.nn", "F": "torch.nn.functional", "torch": "torch"}
@@ -59,13 +59,10 @@ def _is_default(item: ast.keyword, defaults: dict[str, Any]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _defaults(path: str) -> dict[str, Any]:
-    root, *rest = path.split(".")
-    found: Any = importlib.import_module(_ROOTS[root])
-    for part in rest:
-        found = getattr(found, part, None)
+    root, _, rest = path.partition(".")
     try:
-        parameters = inspect.signature(found).parameters.values()
-    except (TypeError, ValueError):
+        parameters = inspect.signature(resolve_name(f"{_ROOTS[root]}:{rest}")).parameters.values()
+    except (AttributeError, TypeError, ValueError):
         return _KNOWN
     told = {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
     return told or _KNOWN

@@ -14,6 +14,7 @@ from pydantic import Field
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
+from cuda_agent.core.records import Task
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
 from cuda_agent.tasks.store import CANDIDATES_FILE, append, only_one, read_lines
@@ -60,6 +61,14 @@ class Composer(Protocol):
     def compose(self, number: int) -> DatasetTask: ...
 
     def tell(self, task: DatasetTask) -> None: ...
+
+
+def dataset_task(composer: str, number: int, seeds: Sequence[Seed], source: str) -> DatasetTask:
+    """Returns a composer's task of these seeds. Its name has their operators."""
+    operators = tuple(seed.operator for seed in seeds)
+    name = f"{number:05d}_{'_'.join(operators).replace(' ', '_')}"
+    task = Task(name=name, source=source, origin=f"{seeds[0].library}#{len(seeds)}", operators=operators)
+    return DatasetTask(task=task, ops=tuple(seed.name for seed in seeds), composer=composer, number=number)
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ def compose(folder: Path, composer: Composer, count: int, say: Callable[[str], N
     skipped: dict[int, str] = {}
     added = 0
     with only_one(folder, "composer"):
-        known = read_lines(path, DatasetTask) if path.exists() else []
+        known = read_lines(path, DatasetTask, optional=True)
         for task in known:
             composer.tell(task)
         try:

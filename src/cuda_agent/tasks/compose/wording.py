@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Sequence
 
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.naming import NamedStep, Names, literal
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.expressions import fill
 from cuda_agent.tasks.records import Seed
-from cuda_agent.tasks.tables import tables
 
 #: The line width of a composed module.
 WIDTH = 110

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cuda_agent.core.words import inverted, tables
 from cuda_agent.tasks.crawl.trial import Unfit
-from cuda_agent.tasks.tables import inverted, tables
 
 _TABLES = tables(__file__)
 _CONSTRUCTOR = inverted(_TABLES["constructor"])
@@ -36,11 +36,6 @@ def _tensor(name: str, layout: str, **about: Any) -> Argument:
     return Argument(name, f"{{{name}}}", ({"name": name, "layout": layout, **about},))
 
 
-def _pair(name: str, layout: str) -> Argument:
-    ports = ({"name": "cos", "layout": layout}, {"name": "sin", "layout": layout})
-    return Argument(name, "({cos}, {sin})", ports)
-
-
 def _firsts(name: str, width: str, config: Any) -> list[Argument]:
     """Returns layouts for the tensor that a layer transforms, the most common first."""
     if name in _NAMES["ids"]:
@@ -63,7 +58,11 @@ def _choices(name: str, width: str) -> list[Argument]:
     if kind in ("none", "false"):
         return [Argument(name, kind.capitalize())]
     if kind == "cosines":
-        return [_pair(name, layout) for layout in ("B T 64", "T 64", "B T 32", "T 32", "B T 128")]
+        pairs = (
+            tuple({"name": port, "layout": layout} for port in ("cos", "sin"))
+            for layout in ("B T 64", "T 64", "B T 32", "T 32", "B T 128")
+        )
+        return [Argument(name, "({cos}, {sin})", pair) for pair in pairs]
     if kind not in _TABLES["layouts"]:
         raise Unfit(f"its forward needs {name}")
     about = _TABLES["values"].get(kind, {})

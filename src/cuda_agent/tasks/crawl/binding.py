@@ -12,11 +12,6 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.expressions import evaluate, fill, names_in, placeholders, shape
 from cuda_agent.tasks.records import Port, Seed
 
-_DTYPES = {
-    "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64,
-    "int64": torch.int64, "int32": torch.int32, "bool": torch.bool,
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Binding:
@@ -51,7 +46,7 @@ class Binding:
         return float(evaluate(self.seed.flops, names)), float(evaluate(self.seed.moved, names))
 
     def _tensor(self, port: Port, device: str) -> torch.Tensor:
-        sizes, dtype = shape(port.layout, self.names, self.leading), _DTYPES[port.dtype]
+        sizes, dtype = shape(port.layout, self.names, self.leading), getattr(torch, port.dtype)
         if port.values == "indices":
             high = int(evaluate(port.high or "2", self.names))
             return torch.randint(0, high, sizes, dtype=dtype, device=device)

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cuda_agent.core.errors import DeviceError
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.records import LeftOut
-from cuda_agent.tasks.tables import tables
 
 _TABLES = tables(__file__)
 _FIRST: list[str] = _TABLES["first"].split()
@@ -79,10 +79,6 @@ def _prefix(names: list[str]) -> str:
     return max(set(found), key=found.count) if found else ""
 
 
-def _bases(node: ast.ClassDef) -> str:
-    return " ".join(ast.unparse(base) for base in node.bases)
-
-
 def _file(path: Path, family: str, known: dict[str, str]) -> Iterator[Listed | LeftOut]:
     """Yields the definitions of a file. A copy of an earlier family's definition is left out."""
     source = path.read_text()
@@ -93,7 +89,7 @@ def _file(path: Path, family: str, known: dict[str, str]) -> Iterator[Listed | L
     for node in nodes:
         item = Listed(module, node.name, family)
         if isinstance(node, ast.ClassDef):
-            bases = _bases(node)
+            bases = " ".join(ast.unparse(base) for base in node.bases)
             if any(word in bases for word in _MODELS) or any(word in models for word in bases.split()):
                 models.add(node.name)
                 yield LeftOut(name=item.full_name, reason="a whole model, not a layer of one")

@@ -20,13 +20,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
+from cuda_agent.core.words import inverted, tables
 from cuda_agent.tasks.crawl.arguments import Argument, arguments_of, constructor_values
 from cuda_agent.tasks.crawl.binding import bindings
 from cuda_agent.tasks.crawl.costs import measure, measured
 from cuda_agent.tasks.crawl.serving import serving
 from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of
 from cuda_agent.tasks.records import Parameter, Port, Seed
-from cuda_agent.tasks.tables import inverted, tables
 
 _IMPLEMENTATIONS = {"attn_implementation": "'eager'", "experts_implementation": "'batched_mm'"}
 #: Some experts copy their weights for every token, so they are tried at small sizes.

@@ -6,20 +6,21 @@ arguments) and by calls on tensors. Element-wise operators become seeds, so that
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatch
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
 from torch import nn
 
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.crawl.catalogue import SMALL, SMALL_LEADING
 from cuda_agent.tasks.crawl.serving import serving
 from cuda_agent.tasks.crawl.trial import Unfit, attempt, tensors
 from cuda_agent.tasks.records import Port, Seed, Values
-from cuda_agent.tasks.tables import tables
 
 _SPACES = ("torch.nn", "torch.nn.functional", "torch", "torch.Tensor", "torch.special", "torch.linalg", "torch.fft")
 _PREFIX = {"torch.nn": "nn", "torch.nn.functional": "F", "torch.Tensor": "Tensor"}
@@ -28,15 +29,11 @@ _VALUES: tuple[Values, ...] = ("normal", "uniform", "positive")
 _SHAPES = ((2, 8, 16, 16), (2, 8, 16), (2, 4, 6, 8, 8))
 
 
-def _space(name: str) -> Any:
-    return torch.Tensor if name == "torch.Tensor" else importlib.import_module(name)
-
-
 def names() -> list[str]:
     """Returns all public callables in their usual spelling: `nn.Linear`, `F.relu`, `torch.add`, `Tensor.add`."""
     found = []
     for space in _SPACES:
-        holder = _space(space)
+        holder = resolve_name(space)
         for name in sorted(dir(holder)):
             value = inspect.getattr_static(holder, name, None)
             if name.startswith("_") or not callable(getattr(holder, name, None)) or inspect.ismodule(value):
@@ -77,16 +74,13 @@ def _by_schema(name: str) -> str | None:
 
 def _instances(cls: Any) -> Iterator[Any]:
     """Yields layers with few, small arguments."""
-    for arguments in ((), (8,), (2,), (8, 8), (8, 8, 3), (8, 8, 1)):
-        try:
-            yield cls(*arguments)
-        except (TypeError, ValueError, RuntimeError, AssertionError):
-            continue
-    for extra in ({"output_ratio": 0.5}, {"output_size": 4}):
-        try:
-            yield cls(2, **extra)
-        except (TypeError, ValueError, RuntimeError):
-            continue
+    settings: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        *((sizes, {}) for sizes in ((), (8,), (2,), (8, 8), (8, 8, 3), (8, 8, 1))),
+        *(((2,), extra) for extra in ({"output_ratio": 0.5}, {"output_size": 4})),
+    ]
+    for sizes, extra in settings:
+        with suppress(TypeError, ValueError, RuntimeError, AssertionError):
+            yield cls(*sizes, **extra)
 
 
 def _module_reason(cls: Any) -> str:

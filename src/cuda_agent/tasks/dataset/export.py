@@ -14,6 +14,8 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import Record
 from cuda_agent.core.stack import Stack
+from cuda_agent.core.templates import filled
+from cuda_agent.core.words import tables
 from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
@@ -24,7 +26,6 @@ from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.measurements import Measurements
 from cuda_agent.tasks.records import DatasetTask, Similarity
-from cuda_agent.tasks.tables import tables, templates
 
 #: The name of a column -> its type and its meaning, for the card.
 COLUMNS: dict[str, tuple[str, str]] = {name: tuple(about) for name, about in tables(__file__).items()}
@@ -86,7 +87,8 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
     settings = ComposeSettings.find(folder)
     seed = settings.seed if settings is not None else 0
     rows = [_row(task, chosen, seed) for task in chosen.tasks]
-    schema = pyarrow.schema([(name, getattr(pyarrow, _arrow_type(kind))()) for name, (kind, _) in COLUMNS.items()])
+    types = {name: "float64" if kind == "double" else kind for name, (kind, _) in COLUMNS.items()}
+    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
     counts = {}
     for split in SPLITS:
         mine = [row for row in rows if row["split"] == split]
@@ -103,10 +105,6 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
     return counts
 
 
-def _arrow_type(kind: str) -> str:
-    return {"double": "float64"}.get(kind, kind)
-
-
 def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
     measurement = chosen.measured.by_key[task.task.key]
     known = {**measurement.model_dump(), **(task.cost.model_dump() if task.cost else {}), "seed": seed}
@@ -121,21 +119,18 @@ def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
 def card(chosen: Chosen, counts: dict[str, int]) -> str:
     """Returns the dataset card, with the settings that `datasets` needs to load the files."""
     graphs = graphs_of(chosen.measured)
-    return (
-        templates(__file__)
-        .get_template("card.md.j2")
-        .render(
-            counts=counts,
-            total=len(chosen.tasks),
-            size=_size(len(chosen.tasks)),
-            columns=COLUMNS,
-            shares=shares(chosen.tasks),
-            seeds=len({seed for task in chosen.tasks for seed in task.ops}),
-            graphs=len({graphs.get(task.task.key) for task in chosen.tasks}),
-            account=chosen.account,
-            stack=_stack(chosen.measured.stack),
-            stack_hash=chosen.measured.stack_name,
-        )
+    return filled(
+        Path(__file__).parent / "templates" / "card.md.j2",
+        counts=counts,
+        total=len(chosen.tasks),
+        size=_size(len(chosen.tasks)),
+        columns=COLUMNS,
+        shares=shares(chosen.tasks),
+        seeds=len({seed for task in chosen.tasks for seed in task.ops}),
+        graphs=len({graphs.get(task.task.key) for task in chosen.tasks}),
+        account=chosen.account,
+        stack=_stack(chosen.measured.stack),
+        stack_hash=chosen.measured.stack_name,
     )
 
 

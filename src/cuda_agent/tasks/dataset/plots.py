@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.templates import filled
 from cuda_agent.tasks.dataset.stats import Point, Stats, bound_of, logarithmic, ridge_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel
-from cuda_agent.tasks.tables import templates
 
 WIDTH = 760
 _TOP, _LEFT, _RIGHT, _BOTTOM = 62, 64, 20, 46
@@ -94,7 +94,7 @@ def _similarity(account: Decontamination) -> str:
 
 
 def _roofline(stats: Stats) -> str:
-    points = _thinned(stats.points)
+    points = stats.points[:: max(1, math.ceil(len(stats.points) / _MOST_POINTS))]
     height = 430
     wanted = [(p.flops / max(1.0, p.bytes), _us(p) / 1e3, bound_of(p, stats.rates)) for p in points]
     _, x_low, x_high = logarithmic([x for x, _, _ in wanted], 1)
@@ -122,11 +122,6 @@ def _roofline(stats: Stats) -> str:
         y_title="eager ms",
         mark=x(ridge_of(stats.rates)) if x_low <= ridge_of(stats.rates) <= x_high else None,
     )
-
-
-def _thinned(points: Sequence[Point]) -> list[Point]:
-    step = max(1, math.ceil(len(points) / _MOST_POINTS))
-    return list(points[::step])
 
 
 def _us(point: Point) -> float:
@@ -196,8 +191,5 @@ def _histogram(
 
 
 def _render(template: str, **values: object) -> str:
-    return (
-        templates(__file__, autoescape=True)
-        .get_template(template)
-        .render(width=WIDTH, axis_left=_LEFT, axis_right=WIDTH - _RIGHT, axis_top=_TOP, axis_bottom=_BOTTOM, **values)
-    )
+    axes = {"axis_left": _LEFT, "axis_right": WIDTH - _RIGHT, "axis_top": _TOP, "axis_bottom": _BOTTOM}
+    return filled(Path(__file__).parent / "templates" / template, width=WIDTH, **axes, **values)

@@ -153,12 +153,8 @@ def logarithmic(values: Sequence[float], bins: int) -> tuple[list[int], float, f
 
 def _point(task: DatasetTask, measurement: Measurement | None) -> Point:
     assert task.cost is not None
-    return Point(
-        flops=task.cost.flops,
-        bytes=task.cost.bytes,
-        predicted_us=task.cost.predicted_us,
-        eager_us=measurement.eager_us if measurement is not None else None,
-    )
+    predicted = task.cost.model_dump(include={"flops", "bytes", "predicted_us"})
+    return Point(**predicted, eager_us=measurement.eager_us if measurement is not None else None)
 
 
 def _ranked(counts: Counter[str]) -> dict[str, int]:

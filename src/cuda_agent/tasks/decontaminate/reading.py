@@ -34,7 +34,9 @@ def read_sources(path: Path) -> list[TaskSource]:
     Raises UsageError where there is none, StoreError where something can't be read.
     """
     if path.is_dir():
-        found = _saved(path) if _is_saved(path) else _folder(path)
+        # `datasets` saved several splits in folders, or one split.
+        saved = any((path / f"dataset_{name}.json").exists() for name in ("dict", "info"))
+        found = _saved(path) if saved else _folder(path)
     elif path.is_file():
         found = _file(path)
     else:
@@ -128,11 +130,6 @@ def read_table(path: Path) -> Any:
         raise StoreError(
             f"Can't read {path}: {line}", f"Check that it is a complete {path.suffix[1:] or 'parquet'} file"
         ) from None
-
-
-def _is_saved(path: Path) -> bool:
-    """Returns whether `datasets` saved the folder: several splits in folders, or one split."""
-    return (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists()
 
 
 def _saved(path: Path) -> list[TaskSource]:

@@ -77,14 +77,14 @@ class Journal:
         else:
             append(self.path, [MeasurementFile(stack=stack)])
             self.measured = {}
-        found = read_lines(self.checks_path, Checked) if self.checks_path.exists() else []
+        found = read_lines(self.checks_path, Checked, optional=True)
         self.checked = {one.task_key: one for one in found}
 
     def unknown_checks(self, folder: Path) -> list[Checked]:
         """Returns the tasks that passed the checks in another folder, on this stack, and are unknown here. Raises
         StoreError."""
         path = folder / self.checks_path.name
-        found = read_lines(path, Checked) if path.exists() and path != self.checks_path else []
+        found = read_lines(path, Checked, optional=True) if path != self.checks_path else []
         return [one for one in found if one.task_key not in self.checked]
 
     def add(self, measurement: Measurement) -> None:

@@ -16,7 +16,6 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks import store
 
-Line = TypeVar("Line", bound=StoredRecord)
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 _EVALUATIONS, _BUILDS = "evaluations.jsonl", "builds.jsonl"
@@ -67,13 +66,13 @@ class Memo:
         self.asked = self.hits = 0
         #: number of verdicts in the folder by another stack or other settings of the judge.
         self.foreign = 0
-        for line in self._lines(_EVALUATIONS, Known):
+        for line in store.read_lines(folder / _EVALUATIONS, Known, optional=True):
             if line.stack != stack:
                 self.foreign += 1
                 continue
             found = line.evaluation
             self._known[line.kind, found.task_key, found.candidate_digest] = found
-        for build in self._lines(_BUILDS, KnownBuild):
+        for build in store.read_lines(folder / _BUILDS, KnownBuild, optional=True):
             if build.stack == stack:
                 self._builds[build.sources] = build.report
 
@@ -169,10 +168,6 @@ class Memo:
         with self._lock:
             self._builds[sources] = report
             store.append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=report)])
-
-    def _lines(self, name: str, kind: type[Line]) -> list[Line]:
-        path = self._folder / name
-        return store.read_lines(path, kind) if path.exists() else []
 
 
 def _without_samples(evaluation: Evaluation) -> Evaluation:

@@ -22,7 +22,7 @@ from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
+from cuda_agent.core.records import Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
 from cuda_agent.training.environment.judges import Judges, RememberingSession
 from cuda_agent.training.episodes import Episode
@@ -179,7 +179,7 @@ class Rollout:
             # The prompt filled the context, so the policy said nothing: one token stands for it.
             self.response, self.mask, self.logs = [self.dialogue.stop_id], [1], [0.0]
         best = self._context.best.evaluation if self._context.best.passed else None
-        value, milestone = self._paid(best)
+        paid = reward(best, self.baseline) if best is not None else None
         broken = [v.rule for e in self.session.evaluated for v in e.violations]
         return Episode(
             task_key=self.task.key,
@@ -188,8 +188,8 @@ class Rollout:
             response_ids=tuple(self.response),
             mask=tuple(self.mask),
             log_probabilities=tuple(self.logs),
-            reward=None if self._failed else value,
-            milestone=None if self._failed else milestone,
+            reward=None if self._failed else float(paid.value) if paid is not None else -1.0,
+            milestone=None if self._failed else paid.milestone if paid is not None else Milestone.FAILED,
             truncated=self.truncated,
             turns=max(1, self.turns),
             violations=tuple(dict.fromkeys(broken)),
@@ -205,9 +205,3 @@ class Rollout:
             wall_s=time.monotonic() - self._began,
             **self._counts,
         )
-
-    def _paid(self, best: Evaluation | None) -> tuple[float, Milestone]:
-        if best is None:
-            return -1.0, Milestone.FAILED
-        paid = reward(best, self.baseline)
-        return float(paid.value), paid.milestone

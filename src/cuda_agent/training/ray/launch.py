@@ -13,6 +13,7 @@ from typing import Any
 
 from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.words import tables
 from cuda_agent.tasks import store
 from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
@@ -32,22 +33,6 @@ from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_ta
 _OVERRIDES = "overrides.txt"
 _LOG = "verl.log"
 _TRACKER = "latest_checkpointed_iteration.txt"
-#: verl's names -> the names of all launchers.
-_NAMES = {
-    "actor/entropy": "entropy",
-    "critic/vf_explained_var": "explained_variance",
-    "actor/pg_clipfrac": "clip_fraction",
-    "actor/ppo_kl": "actor_ppo_kl",
-    "actor/pg_loss": "actor_pg_loss",
-    "actor/grad_norm": "actor_grad_norm",
-    "critic/vf_loss": "critic_vf_loss",
-    "critic/grad_norm": "critic_grad_norm",
-    "critic/values/mean": "value",
-    "training/rollout_probs_diff_max": "sampler_probability_difference_max",
-    "training/rollout_probs_diff_mean": "sampler_probability_difference_mean",
-    "timing_s/step": "wall_s",
-    "timing_s/gen": "play_s",
-}
 
 
 def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
@@ -183,7 +168,7 @@ def _ours(values: dict[str, Any]) -> dict[str, float]:
     found = {}
     for name, value in values.items():
         if isinstance(value, int | float):
-            found[_NAMES.get(name, "verl_" + name.replace("/", "_"))] = float(value)
+            found[tables(__file__).get(name, "verl_" + name.replace("/", "_"))] = float(value)
     return found
 
 

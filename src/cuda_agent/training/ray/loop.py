@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import importlib
 import os
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 from uuid import uuid4
 
@@ -108,16 +108,9 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
                 # Each process has its own memo.
                 own = self._run / "workers" / f"{os.uname().nodename}-{os.getpid()}"
                 alone = options.model_copy(update={"environment": {**options.environment, "memo": None}})
-                domain = make_domain(self._domain, alone, own).in_cluster()
+                domain: Domain = resolve_name(self._domain)(alone, own).in_cluster()
                 stack = ExitStack()
                 opened = stack.enter_context(domain.open(self._checkpoint, single_turn=self._single_turn))
                 atexit.register(stack.close)
                 _opened[key] = (opened, options)
             return _opened[key]
-
-
-def make_domain(name: str, options: Any, directory: Path) -> Domain:
-    """Makes a domain from `module:class`, called with the options and the training's folder."""
-    module, _, attribute = name.partition(":")
-    made: Domain = getattr(importlib.import_module(module), attribute)(options, directory)
-    return made

@@ -50,22 +50,6 @@ class Product:
     bias: StridedView | None
     meta: TensorMeta
 
-    @property
-    def dtype(self) -> str:
-        return self.meta.dtype
-
-    @property
-    def m(self) -> int:
-        return self.left.rows
-
-    @property
-    def n(self) -> int:
-        return self.right.columns
-
-    @property
-    def k(self) -> int:
-        return self.left.columns
-
 
 def _check_bias(view: StridedView | None, n: int) -> None:
     """Raises DoesNotApply where the view isn't a vector of n elements in one piece."""
@@ -145,11 +129,12 @@ def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
 
 def launch_numbers(product: Product, precision: Precision, activation: int) -> list[int]:
     """Returns the launcher's arguments from `m` to `activation`."""
-    a, b, size = product.left, product.right, product.m * product.n
+    a, b = product.left, product.right
+    size = a.rows * b.columns
     return [
-        *(product.m, product.n, product.k, a.batch, a.ld, b.ld, product.n, a.batch_stride, b.batch_stride, size),
+        *(a.rows, b.columns, a.columns, a.batch, a.ld, b.ld, b.columns, a.batch_stride, b.batch_stride, size),
         *(a.outer, a.outer_stride, b.outer_stride, a.batch * size, int(a.transposed), int(b.transposed)),
-        *(_TYPES[product.dtype], MATH[precision], activation),
+        *(_TYPES[product.meta.dtype], MATH[precision], activation),
     ]
 
 
@@ -157,9 +142,9 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     tail, activation = _fused_activation(state, node)
     result = tail.name if tail is not None else node.name
     name = f"gemm_{cpp_name(node.name)}"
-    a, b, width = product.left, product.right, 4 if product.dtype == "float32" else 2
+    a, b, width = product.left, product.right, 4 if product.meta.dtype == "float32" else 2
     layout = "".join("t" if matrix.transposed else "n" for matrix in (a, b))
-    tunable = f"gemm_{a.outer * a.batch}x{product.m}x{product.n}x{product.k}_{layout}"
+    tunable = f"gemm_{a.outer * a.batch}x{a.rows}x{b.columns}x{a.columns}_{layout}"
     operands = {"a": pointer(a, width), "b": pointer(b, width), "bias": pointer(product.bias, width)}
     numbers = map(str, launch_numbers(product, state.precision, activation))
     step = launch_step(
@@ -177,7 +162,7 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
 
 def _cpu_step(node: Node, product: Product) -> Claim:
     """torch's own product, for each outer step."""
-    values = {"p": product, "a": product.left, "b": product.right, "out": cpp_name(node.name)}
+    values = {"bias": product.bias, "a": product.left, "b": product.right, "out": cpp_name(node.name)}
     step = Step(
         name=f"gemm_{cpp_name(node.name)}",
         inputs=buffers((product.left, product.right, product.bias)),

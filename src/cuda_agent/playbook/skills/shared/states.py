@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cuda_agent.core.words import tables
 from cuda_agent.playbook.codegen import C_TYPES, literal, render
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import companion
 
-_IDENTITY = {"sum": "0", "prod": "1", "any": "false", "all": "true"}
-COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and",
-            "logsum": "f_logsum"}  # fmt: skip
-FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", "any": "Or", "all": "And",
-            "logsum": "LogSum"}  # fmt: skip
-OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})",
-        "any": "{a} | {b}", "all": "{a} & {b}"}  # fmt: skip
+_TABLES = tables(__file__)
+COMBINE: dict[str, str] = _TABLES["combine"]
+OPS: dict[str, str] = _TABLES["operators"]
 
 
 def identity(kind: str, type_: str) -> str:
     """Returns the C++ text of a reduction's initial value."""
-    if kind in _IDENTITY:
-        return _IDENTITY[kind]
+    if kind in _TABLES["identity"]:
+        return str(_TABLES["identity"][kind])
     if type_ in ("f32", "f64"):
         return literal(float("-inf" if kind in ("max", "logsum") else "inf"), type_)
     if type_ == "b":
@@ -33,7 +30,11 @@ def identity(kind: str, type_: str) -> str:
 def reduction(work: Kernel, at: int, known: Mapping[int, str]) -> dict[str, object]:
     """Returns what templates say about a plain reduction or a scan. `known` are the texts of computed nodes."""
     expr = work.nodes[at]
-    words = {"combine": COMBINE[expr.name], "op": FUNCTORS[expr.name], "identity": identity(expr.name, expr.type)}
+    words = {
+        "combine": COMBINE[expr.name],
+        "op": _TABLES["functors"][expr.name],
+        "identity": identity(expr.name, expr.type),
+    }
     about = {"id": at, "kind": expr.name, "type": C_TYPES[expr.type], "floats": expr.type in ("f32", "f64")}
     return {**words, **about, "value": known.get(expr.args[0])}
 
@@ -51,26 +52,19 @@ class StateText:
     bytes: int
 
 
-#: kind -> the fields of a state that hold the reduction and its companion, and the number of all its fields.
-_FIELDS = {
-    "expsum": ("{0}.e{1}", "{0}.m{1}", 2), "m2": ("{0}.q{1}", "({0}.mean{1} * {0}.n{1})", 3),
-    "maxplace": ("{0}.p{1}", "{0}.m{1}", 2), "minplace": ("{0}.p{1}", "{0}.m{1}", 2),
-}  # fmt: skip
-
-
 def state_text(work: Kernel, reduces: tuple[int, ...], state: str, lanes: str = "WIDTH") -> StateText:
     """Returns the text of a state. `state` is the variable's text; `lanes` is how many values `b<body>` holds."""
     parts: dict[str, list[str]] = {"fields": [], "merge": [], "accumulate": []}
     results: dict[int, str] = {}
-    size = 0
+    fields, size = _TABLES["fields"], 0
     for at in reduces:
         expr, other = work.nodes[at], companion(work, at)
-        if other is not None and expr.name not in _FIELDS:
+        if other is not None and expr.name not in fields:
             continue  # its companion's state holds it
         words = _words(work, at) | {"at": at, "state": state, "lanes": lanes}
         for part, lines in parts.items():
             lines += render("shared/states.j2", {**words, "part": part}).splitlines()
-        own, beside, count = _FIELDS.get(expr.name, ("{0}.r{1}" if expr.type != "b" else "({0}.r{1} != 0)", "", 1))
+        own, beside, count = fields.get(expr.name, ("{0}.r{1}" if expr.type != "b" else "({0}.r{1} != 0)", "", 1))
         results[at] = own.format(state, at)
         if other is not None:
             results[other] = beside.format(state, at)
