@@ -48,7 +48,7 @@ DRAWS = frozenset({
     "uniform", "uniform_",
 })  # fmt: skip
 
-#: Operators whose result depends on a generator's state, the others of which read values too.
+#: Operators whose result depends on a generator's state. Those outside `DRAWS` also read values.
 RANDOM = DRAWS | frozenset({
     "randperm", "bernoulli", "bernoulli_", "multinomial", "native_dropout", "dropout", "feature_dropout", "random_",
     "alpha_dropout", "rrelu_with_noise", "rrelu_with_noise_functional", "exponential", "exponential_", "geometric",
