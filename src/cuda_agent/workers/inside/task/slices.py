@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.errors import OutOfMemory
+from cuda_agent.workers.inside.task.indices import CheckedIndices
 
 #: slices of a task.
 _COUNT = 16
@@ -58,8 +59,9 @@ def find_slices(inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer, ex
     float64. Raises OutOfMemory."""
     for way in _ways(inputs, outputs):
         try:
-            if _holds(way, inputs, outputs, eager) and _is_exact(way, inputs, exact):
-                return way
+            with CheckedIndices():
+                if _holds(way, inputs, outputs, eager) and _is_exact(way, inputs, exact):
+                    return way
         except OutOfMemory:
             raise
         except Exception:  # noqa: BLE001 - task code, on shapes that it doesn't know
