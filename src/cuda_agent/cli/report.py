@@ -67,7 +67,7 @@ def audit(
     task: Annotated[str | None, typer.Option("--task", help="Task that the verdict is about.")] = None,
     verdict: Annotated[AuditVerdict | None, typer.Option("--verdict", help="Your verdict on the task.")] = None,
     note: Annotated[str, typer.Option("--note", help="Reason for the verdict.")] = "",
-    by: Annotated[str | None, typer.Option("--by", help="Name of who judged; by default the user's name.")] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Name of the judging person; by default the user's.")] = None,
 ) -> CommandAnswer:
     """List results that a person should check (large or strange wins, a random sample), or record a verdict on one."""
     run = load(directory)
