@@ -3,6 +3,7 @@
 # make test    install what tests need, then every check, the same here and in CI
 # make lint    format, lint, types, import contracts
 # make unit    the fast tests
+# make alone   the part of `make integration` that needs a machine without other load; `make side-by-side` the rest
 # make gpu     the tests that need a GPU; `make test` runs them too where there is one
 # make train-env  the environment of the training (verl), over that of the tests: .venv-train
 # make train   the tests of the training in one process
@@ -25,7 +26,7 @@ INTEGRATION := tests/integration tests/adversarial
 # Every test begins many processes: each would compile torch's, verl's and our Python anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-all test lint unit integration train train-ray train-env gpu adversarial clean
+.PHONY: demo demo-all test lint unit integration side-by-side alone test-env train train-ray train-env gpu adversarial clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/environment.py
@@ -46,6 +47,8 @@ demo-all: demo
 
 test: lint unit integration gpu
 
+test-env: $(VENV)/.installed-dev
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -56,8 +59,12 @@ lint: $(VENV)/.installed-dev
 unit: $(VENV)/.installed-dev
 	$(PYTEST) $(SIDE_BY_SIDE) 4 --ignore tests/integration --ignore tests/gpu -m "not integration and not gpu and not adversarial"
 
-integration: $(VENV)/.installed-dev
+integration: side-by-side alone
+
+side-by-side: $(VENV)/.installed-dev
 	$(PYTEST) $(SIDE_BY_SIDE) 4 $(INTEGRATION) -m "integration and not (alone or gpu or adversarial)"
+
+alone: $(VENV)/.installed-dev
 	$(PYTEST) $(INTEGRATION) -m "alone and not (gpu or adversarial)"
 
 $(TRAIN)/.installed: constraints-train.txt scripts/train_environment.py $(VENV)/.installed-dev

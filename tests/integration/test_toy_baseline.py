@@ -62,7 +62,7 @@ def test_a_form_is_one_file(tmp_path: Path) -> None:
     shutil.copytree(Path(cuda_agent.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(EXAMPLE, package / "core" / "baselines")
     (tmp_path / "program.py").write_text(_PROGRAM)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_AGENT_CACHE": str(tmp_path / "cache")}
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     command = [sys.executable, str(tmp_path / "program.py")]
     ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr[-4000:]

@@ -28,11 +28,11 @@ class BenchOptions(Configuration):
     run: OptimizeOptions
     levels: Annotated[tuple[str, ...], Flag("Only these levels.", metavar="1,2", separator=",")] = ()
     ids: Annotated[
-        tuple[str, ...], Flag("Only these: file names, their numbers, patterns.", metavar="ID,…", separator=",")
+        tuple[str, ...], Flag("Only these tasks: file names, numbers, patterns.", metavar="ID,…", separator=",")
     ] = ()
-    limit: Annotated[int | None, Flag("Only the first tasks, so many.")] = Field(default=None, ge=1)
+    limit: Annotated[int | None, Flag("Only this number of tasks.")] = Field(default=None, ge=1)
     #: `jobs` and `stop_after_s` may differ when a run is resumed, so they aren't saved.
-    jobs: Annotated[int | None, Flag("Tasks that run at once; one is timed at a time.")] = Field(
+    jobs: Annotated[int | None, Flag("Number of tasks that run at once; one is timed at a time.")] = Field(
         default=None, ge=1, exclude=True
     )
     stop_after_s: Annotated[float | None, Flag("Stop then; --resume continues.", "--stop-after", "SECONDS")] = Field(

@@ -37,16 +37,14 @@ def bench(
             metavar="SUITE…", help="Folders (level1/1_….py), data sets (ours, parquet, Hugging Face), files."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the run.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, if one was begun there.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the benchmark.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the benchmark in --out, if there is one.")] = False,
     api_key_file: KeyFileArg = None,
     prices: PricesArg = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
-    """Play a policy on a suite of tasks; each result is on disk at once, metrics at the end."""
+    """Run a policy on a suite of tasks. Each result is written at once, the metrics at the end."""
     complete_run(settings, prices, "run.")
     options = settings.parse(BenchOptions)
     run = _begun(suite or [], options, out, resume=resume)
@@ -124,10 +122,10 @@ def _facts(result: BenchResult) -> dict[str, Any]:
 
 @answers
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Folders that bench left; the first is A.")],
-    anyway: Annotated[bool, typer.Option("--anyway", help="Also where the stacks differ.")] = False,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN…", help="Folders of benchmarks; the first is A.")],
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare even if the stacks differ.")] = False,
 ) -> CommandAnswer:
-    """Benchmark runs side by side, task by task: which differences are more than noise."""
+    """Compare benchmarks task by task, and name the differences that are more than noise."""
     comparison = comparing.compare(runs)
     if not comparison.same_stack and not anyway:
         raise UsageError(f"The runs were made on different stacks: {_stacks(comparison)}", "Add --anyway to see them")

@@ -23,13 +23,13 @@ def export(
             metavar="RUN", help="A run directory, an entry of a registry, or the folder of optimize --parts."
         ),
     ],
-    kind: Annotated[exporting.ExportKind, typer.Option("--as", help="What to make of it.")],
-    name: Annotated[str | None, typer.Option("--name", help="Of the Python package; by default the task's.")] = None,
+    kind: Annotated[exporting.ExportKind, typer.Option("--as", help="Kind of project.")],
+    name: Annotated[str | None, typer.Option("--name", help="Name of the Python package; default: the task's.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="A new folder; by default exports/NAME.")
+        Path | None, typer.Option("--out", metavar="DIR", help="New folder; by default exports/NAME.")
     ] = None,
 ) -> CommandAnswer:
-    """Make the best candidate a project of its own that needs nothing of cuda-agent. Runs the task once, sandboxed."""
+    """Write the best candidate as a project that doesn't need cuda-agent. The task runs once, in the sandbox."""
     if (run / Extraction.file_name).is_file():
         return _by_parts(run, kind, name, out)
     made = exporting.export(run, kind, name=name, out=out)

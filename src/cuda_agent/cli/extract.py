@@ -22,21 +22,21 @@ def extract(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="MODEL.py, FILE.py:Class or module:Class.")],
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", metavar="[NAME=]SPEC", help="Such as ids=int64[2,128]:0..32000 or use_cache=False."),
+        typer.Option("--input", metavar="[NAME=]SPEC", help="An input: ids=int64[2,128]:0..32000 or use_cache=False."),
     ] = None,
     init: Annotated[
         list[str] | None,
-        typer.Option("--init", metavar="[NAME=]VALUE", help="Of the constructor: a literal, or module:Class(…)."),
+        typer.Option("--init", metavar="[NAME=]VALUE", help="A constructor's argument: literal, or module:Class(…)."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the tasks; by default extracted/NAME.")] = None,
-    top: Annotated[int, typer.Option("--top", min=1, max=200, help="Most tasks.")] = 5,
+    top: Annotated[int, typer.Option("--top", min=1, max=200, help="Maximum number of tasks.")] = 5,
     operators: Annotated[
-        int, typer.Option("--operators", min=1, help="Most operators of a task; larger parts are taken apart.")
+        int, typer.Option("--operators", min=1, help="Maximum operators of a task; larger parts are split.")
     ] = 32,
     read: Annotated[
-        list[Path] | None, typer.Option("--read", metavar="PATH", help="What the model's code may also read.")
+        list[Path] | None, typer.Option("--read", metavar="PATH", help="Path that the model's code may also read.")
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Most time that it takes.")] = 600.0,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Maximum time.")] = 600.0,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
@@ -77,9 +77,9 @@ def apply(
         bool, typer.Option("--no-compile", help="Don't compile the original for comparison.")
     ] = False,
 ) -> CommandAnswer:
-    """Run the whole model with its optimized parts beside the original: do the outputs agree, how much faster is it?
+    """Run the whole model with its optimized parts beside the original, and compare outputs and times.
 
-    Exit code 9 where the outputs don't agree or nothing could be timed."""
+    The exit code is 9 if the outputs don't agree or nothing could be timed."""
     from cuda_agent.release.extract.apply import apply as judged
     from cuda_agent.release.extract.apply import optimized
     from cuda_agent.release.extract.extract import read_extraction

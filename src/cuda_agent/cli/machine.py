@@ -41,13 +41,13 @@ def doctor(
     settings: Settings,
     timing: Annotated[
         bool,
-        typer.Option("--timing", help="Time the same program twice, again and again: how far apart are the times?"),
+        typer.Option("--timing", help="Time the same program twice, repeatedly, and compare the times."),
     ] = False,
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="SECONDS", min=1.0, help="About how long --timing takes.")
+        float, typer.Option("--seconds", metavar="SECONDS", min=1.0, help="Approximate time of --timing.")
     ] = 60.0,
 ) -> CommandAnswer:
-    """Say what this machine can do and what is missing. Exit code 0 when cpu or cuda jobs can run, else 4."""
+    """Print what this machine can do and what is missing. The exit code is 0 if cpu or cuda jobs can run, else 4."""
     if timing:
         put_device(settings)
         return _timed(settings.parse(JudgeOptions).device, seconds)
@@ -127,9 +127,9 @@ def _throttling(found: Sequence[Stability]) -> str:
 
 @answers
 def lock(
-    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path(StackLock.file_name),
+    out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path(StackLock.file_name),
 ) -> CommandAnswer:
-    """Write down the stack that times depend on, for --locked; says what differs from the file as it was."""
+    """Write the stack that times depend on to a file, for --locked, and print what changed in that file."""
     here = read_lock()
     before = _before(out)
     here.save(out)

@@ -30,7 +30,7 @@ _EXIT_CODES = (
 
 app = typer.Typer(
     name="cuda-agent",
-    help="Turns a slow PyTorch module into a verified, faster CUDA extension.",
+    help="Turn a slow PyTorch module into a verified, faster CUDA extension.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -60,7 +60,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Turns a slow PyTorch module into a verified, faster CUDA extension."""
+    """Turn a slow PyTorch module into a verified, faster CUDA extension."""
 
 
 def _check_lock(path: Path | None) -> Path | None:
@@ -80,7 +80,7 @@ def _with_locked(
             metavar="[FILE]",
             is_eager=True,
             callback=_check_lock,
-            help=f"Refuse to run on another stack than the file says ({_LOCK_FILE}; see cuda-agent lock).",
+            help=f"Refuse to run if the stack isn't that of the file ({_LOCK_FILE}; see cuda-agent lock).",
         ),
     ] = None,
 ) -> None:

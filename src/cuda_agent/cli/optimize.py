@@ -39,19 +39,19 @@ _Run = Callable[[Path, Path | None], tuple[Trajectory, int]]
 @with_settings(OptimizeOptions, without=("judge.timing_stop",))
 def optimize(
     settings: Settings,
-    tasks: Annotated[list[Path], typer.Argument(metavar="TASK.py…", help="Task files, or folders of them.")],
+    tasks: Annotated[list[Path], typer.Argument(metavar="TASK.py…", help="Task files, or folders of task files.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Run directory; for several tasks the folder of them.")
+        Path | None, typer.Option("--out", help="Run directory; for several tasks, the folder of these.")
     ] = None,
     api_key_file: KeyFileArg = None,
     prices: PricesArg = None,
     parts: Annotated[
-        bool, typer.Option("--parts", help="Replace the parts of a module that can be; the rest stays in PyTorch.")
+        bool, typer.Option("--parts", help="Optimize each part of a module that can be replaced.")
     ] = False,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
-    """Make a task faster: writes kernels, verifies them, times them, and leaves a run directory."""
+    """Make a task faster: write kernels, verify and time them, and keep everything in a run directory."""
     complete_run(settings, prices)
     options = settings.parse(OptimizeOptions)
 
@@ -83,10 +83,10 @@ def optimize(
 @answers
 def resume(
     options: Limits,
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")],
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of optimize.")],
     api_key_file: KeyFileArg = None,
 ) -> CommandAnswer:
-    """Go on with a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped."""
+    """Continue a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped."""
     given = options.model_dump(exclude_unset=True)
     with ProgressView(directory.name) as view:
         run, code = played(

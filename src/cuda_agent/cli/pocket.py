@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="pocket",
-    help="The small training preset: its tasks, all their choices measured, searches compared.",
+    help="Commands of the small training preset: choose tasks, measure their choices, compare searches.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,11 +39,11 @@ FolderArg = Annotated[Path, typer.Option("--out", help="Folder of the training."
 def tasks(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of composed candidates.")],
     out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("data/pocket.jsonl"),
-    train: Annotated[int, typer.Option("--train", min=1, help="Tasks to train on.")] = 22,
-    held_out: Annotated[int, typer.Option("--held-out", min=1, help="Tasks that are only evaluated.")] = 10,
-    first: Annotated[int, typer.Option("--first", min=1, help="Only so many candidates are looked at.")] = 200,
-    seed: Annotated[int, typer.Option("--seed", help="Of the split.")] = 0,
-    device: Annotated[Device, typer.Option("--device", help="Whose plans they shall have.")] = Device.CUDA,
+    train: Annotated[int, typer.Option("--train", min=1, help="Number of tasks to train on.")] = 22,
+    held_out: Annotated[int, typer.Option("--held-out", min=1, help="Number of tasks that are only evaluated.")] = 10,
+    first: Annotated[int, typer.Option("--first", min=1, help="Candidates to look at, the first ones.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split.")] = 0,
+    device: Annotated[Device, typer.Option("--device", help="Device whose plans are counted.")] = Device.CUDA,
     debug: DebugArg = False,
 ) -> int:
     """Choose tasks with several plans, split by operator graph."""
@@ -68,13 +68,11 @@ def tasks(
 def fill(
     config: TrainingArg,
     out: FolderArg,
-    limit_s: Annotated[
-        float, typer.Option("--limit-s", min=1, help="Begin no further group of tasks after this.")
-    ] = 500,
-    group: Annotated[int, typer.Option("--group", min=1, help="Tasks at a time.")] = 6,
+    limit_s: Annotated[float, typer.Option("--limit-s", min=1, help="Begin no group of tasks after this time.")] = 500,
+    group: Annotated[int, typer.Option("--group", min=1, help="Tasks measured at a time.")] = 6,
     settings: SetArg = None,
 ) -> CommandAnswer:
-    """Measure every choice of every task that isn't known yet. Call it again until it says that the table is whole."""
+    """Measure every choice of every task that isn't known yet. Repeat the command until the table is whole."""
     from cuda_agent.training.config import read_options
     from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
     from cuda_agent.training.pocket import table
@@ -124,8 +122,7 @@ def compare(
     trained: Annotated[str, typer.Option("--trained", help="Stage whose policy is compared.")] = "ppo",
     settings: SetArg = None,
 ) -> CommandAnswer:
-    """Evaluations that a search needs to reach 95 % of the best choice's speed: the trained policy, the base model,
-    random search, the playbook's own order. Reads what the training left; plays nothing."""
+    """Count the evaluations that each search, trained or not, needs to reach 95 % of the best choice's speed."""
     from cuda_agent.training.config import read_options
     from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
     from cuda_agent.training.held_out import HELD_OUT, compare_training
@@ -150,13 +147,10 @@ def summary(
         list[Path], typer.Argument(metavar="RUN…", help="Folders of trainings; the first one has the full recipe.")
     ],
     budget: Annotated[int, typer.Option("--budget", min=1, help="Evaluations that each search may make.")] = 16,
-    memo: Annotated[
-        Path | None, typer.Option("--memo", help="Where the table lies, if not where the first run says.")
-    ] = None,
+    memo: Annotated[Path | None, typer.Option("--memo", help="Folder of the table, if not the first run's.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder that gets summary.json.")] = None,
 ) -> CommandAnswer:
-    """Seeds and ablations side by side: held-out tasks after each stage, the full recipe against each one that lacks
-    something, evaluations to 95 % of the best. Reads what trainings left, whole or not, wherever they ran."""
+    """Compare trainings with other seeds and ablations: held-out results, and evaluations to 95 % of the best."""
     from cuda_agent.training.summary import summarize
 
     found = summarize(runs, budget=budget, memo=memo, progress=say)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim", "not_applicable": "dim"}
 
-RegistryArg = Annotated[Path, typer.Option("--registry", help="Folder of what was promoted, and of what ever failed.")]
+RegistryArg = Annotated[Path, typer.Option("--registry", help="Folder of what was promoted, and of failed inputs.")]
 KeyArg = Annotated[
     Path | None, typer.Option("--sign-key", metavar="FILE", help="Secret that signs the evidence (HMAC-SHA256).")
 ]
@@ -39,14 +39,14 @@ KeyArg = Annotated[
 def promote(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a workspace.")],
     gate: Annotated[
-        Path | None, typer.Option("--gate", metavar="FILE", help="gate.yaml; without it the defaults.")
+        Path | None, typer.Option("--gate", metavar="FILE", help="The gate's settings; without it the defaults.")
     ] = None,
     registry: RegistryArg = Path("promoted"),
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page.")] = None,
     sign_key: KeyArg = None,
 ) -> CommandAnswer:
-    """Put the best candidate of a run before the gate, and keep the evidence where it passes. Exit code 9 where not."""
+    """Examine a run's best candidate at the gate, and keep the evidence if it passes. The exit code is 9 if not."""
     from cuda_agent.release.promote import promote as examine
 
     try:
@@ -141,13 +141,12 @@ def _gate_table(promotion: Promotion) -> Table:
 def promoted(
     registry: RegistryArg = Path("promoted"),
     check: Annotated[
-        bool, typer.Option("--check", help="Verify evidence and stack again; revoke what no longer holds.")
+        bool, typer.Option("--check", help="Check evidence and stack again; revoke what no longer holds.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --check: say it, revoke nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --check: revoke nothing, only print it.")] = False,
     sign_key: KeyArg = None,
 ) -> CommandAnswer:
-    """List what was promoted, and what of it stands. Exit code 9 where something no longer holds: evidence that was
-    changed, and with --check another stack, too."""
+    """List what was promoted. The exit code is 9 if evidence was changed, or with --check if the stack is another."""
     if dry_run and not check:
         raise UsageError("--dry-run says what --check would revoke", "Pass both")
     if sign_key is not None and not check:

@@ -27,7 +27,7 @@ FILE_NAME = "report.html"
 @answers
 def report(
     directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="What bench, optimize or train left, or a folder of runs.")
+        Path, typer.Argument(metavar="RUN", help="A run of bench, optimize or train, or a folder of runs.")
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The file; by default RUN/report.html.")] = None,
 ) -> CommandAnswer:
@@ -63,13 +63,13 @@ def _metrics(run: Recorded) -> Metrics:
 
 @answers
 def audit(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="What bench or optimize left.")],
-    task: Annotated[str | None, typer.Option("--task", help="The task that the verdict is on.")] = None,
-    verdict: Annotated[AuditVerdict | None, typer.Option("--verdict", help="Your word on it.")] = None,
-    note: Annotated[str, typer.Option("--note", help="Why.")] = "",
-    by: Annotated[str | None, typer.Option("--by", help="Who says so; by default the user's name.")] = None,
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run of bench or optimize.")],
+    task: Annotated[str | None, typer.Option("--task", help="Task that the verdict is about.")] = None,
+    verdict: Annotated[AuditVerdict | None, typer.Option("--verdict", help="Your verdict on the task.")] = None,
+    note: Annotated[str, typer.Option("--note", help="Reason for the verdict.")] = "",
+    by: Annotated[str | None, typer.Option("--by", help="Name of the judging person; by default the user's.")] = None,
 ) -> CommandAnswer:
-    """List what a person should look at (large or strange wins, a random sample), or record their word on a task."""
+    """List results that a person should check (large or strange wins, a random sample), or record a verdict on one."""
     run = load(directory)
     if (task is None) != (verdict is None):
         missing, given = ("--verdict", "--task") if verdict is None else ("--task", "--verdict")

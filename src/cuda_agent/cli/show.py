@@ -25,12 +25,12 @@ from cuda_agent.report.tables.replay import replay_view
 from cuda_agent.report.tables.trajectory import trajectory_view
 from cuda_agent.report.tables.transcript import transcript_view
 
-RunArg = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")]
+RunArg = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of optimize.")]
 
 
 @answers
 def show(directory: RunArg) -> CommandAnswer:
-    """Page through a run: turns, calls, results, times, each candidate as a diff against the one before."""
+    """Page through a run: turns, calls, results, times, and each candidate as a diff against the one before."""
     run = RunDirectory(directory)
     task, options, _ = run.read_start()
     turns = read_transcript(run.path)
@@ -62,9 +62,9 @@ def _parts(run: RunDirectory, turns: tuple[Turn, ...]) -> Iterator[RenderableTyp
 @with_settings(JudgeOptions, only=("timing_budget_s",), defaults=False, file=False)
 @answers
 def replay(settings: Settings, directory: RunArg) -> CommandAnswer:
-    """Judge every candidate of a recorded run again, and set the times beside the recorded ones. Needs no key.
+    """Judge every candidate of a recorded run again, and print the times beside the recorded ones. No key is needed.
 
-    Exit code 9 where one that had passed no longer does."""
+    The exit code is 9 if a candidate that had passed no longer does."""
     budget_s = settings.over({"device": "cpu"}).parse(JudgeOptions).timing_budget_s if settings.values else None
     rows = []
     with ProgressView(directory.name) as view:

@@ -21,15 +21,14 @@ Stage = Literal["all", "base", "warmup", "sample", "rft", "value", "ppo", "check
 
 @answers
 def train(
-    stage: Annotated[Stage, typer.Argument(help="What to run; check only composes the configuration.")],
+    stage: Annotated[Stage, typer.Argument(help="Stage to run; check only composes the configuration.")],
     config: TrainingArg,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the training; where it stands, it goes on.")
+        Path | None, typer.Option("--out", help="Folder of the training; one that is there is continued.")
     ] = None,
     settings: SetArg = None,
 ) -> CommandAnswer:
-    """Train a policy: warm-up, sampling, rejection fine-tuning, value pretraining, agentic PPO. Goes on where it was
-    ended."""
+    """Train a policy: warm-up, sampling, rejection fine-tuning, value pretraining, PPO. A stopped one is continued."""
     options = read_options(config, settings or ())
     if stage == "check":
         return _check(options)

@@ -28,7 +28,7 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The new workspace.")],
     debug: DebugArg = False,
 ) -> int:
-    """Lay out a workspace for a task."""
+    """Make a workspace for a task."""
     record = load_task(task)
     if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
         raise UsageError(f"{directory} exists and isn't an empty folder", "Choose another DIR")
@@ -47,7 +47,7 @@ def judge(
         bool, typer.Option("--sanitize", help="Also run compute-sanitizer's memcheck and racecheck (cuda).")
     ] = False,
 ) -> CommandAnswer:
-    """Judge a workspace: build, verify, profile. Exit code 0 when it passed, 9 when it didn't."""
+    """Judge a workspace: build, verify, profile. The exit code is 0 if it passed, 9 if it didn't."""
     from cuda_agent.judge import evaluate
 
     folder = directory / "workspace" if (directory / "workspace" / ".cuda-agent").is_dir() else directory
@@ -67,7 +67,7 @@ def judge(
 
 
 def mcp(
-    directory: Annotated[Path, typer.Argument(metavar="[WORKSPACE]", help="Laid out by `cuda-agent init`.")] = Path(),
+    directory: Annotated[Path, typer.Argument(metavar="[WORKSPACE]", help="Made by `cuda-agent init`.")] = Path(),
     debug: DebugArg = False,
 ) -> int:
     """Serve the tools of a workspace to an agent of your own, over the Model Context Protocol (stdio)."""

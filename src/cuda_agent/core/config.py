@@ -101,7 +101,7 @@ class Regression(Configuration):
 #: Settings that several configurations have.
 DeviceSetting = Annotated[Device, Flag("Where to run; auto is the GPU if there is one.", "--device", replaced="auto")]
 SandboxSetting = Annotated[
-    Literal["auto", "full", "reduced"], Flag("Isolation; auto is the strongest that works here.", "--sandbox")
+    Literal["auto", "full", "reduced"], Flag("Isolation level; auto is the strongest that works here.", "--sandbox")
 ]
 
 
@@ -114,12 +114,12 @@ class JudgeOptions(Configuration):
     trials: int = Field(default=5, ge=1)
     #: The rounds end earlier when the ratio's interval is within ±1 %.
     timing_budget_s: Annotated[
-        float, Flag("Most time that one profile's rounds take.", "--timing-budget", "SECONDS")
+        float, Flag("Maximum time of one profile's timing rounds.", "--timing-budget", "SECONDS")
     ] = Field(default=10.0, gt=0)
     #: `settled` ends the rounds when every needed ratio is known to ±1 %. `decided`, for the turns of a search, ends
     #: them when each ratio is clearly on one side of the milestone's 1/0.95, and known to ±5 % or a part of its
     #: distance from it.
-    timing_stop: Annotated[TimingStop, Flag("decided: until clear which is faster; settled: to ±1 %.")] = "settled"
+    timing_stop: Annotated[TimingStop, Flag("decided: until the faster is clear; settled: to ±1 %.")] = "settled"
     build_timeout_s: float = Field(default=600.0, gt=0)
     call_timeout_s: float = Field(default=120.0, gt=0)
     compile_baseline_timeout_s: float = Field(default=300.0, gt=0)
@@ -149,16 +149,16 @@ class Limits(Configuration):
     """The limits of a run; None is no limit. They are checked before every turn, and a turn that has begun is
     completed."""
 
-    turns: Annotated[int, Flag("Most turns of the agent on a task, in all.")] = Field(default=60, ge=1)
-    tokens: Annotated[int | None, Flag("Most tokens, read and written.", "--max-tokens")] = Field(default=None, ge=1)
-    cost: Annotated[float | None, Flag("Most cost, by the price table.", "--max-cost")] = Field(default=None, gt=0)
+    turns: Annotated[int, Flag("Maximum number of the agent's turns on a task.")] = Field(default=60, ge=1)
+    tokens: Annotated[int | None, Flag("Maximum tokens, read and written.", "--max-tokens")] = Field(default=None, ge=1)
+    cost: Annotated[float | None, Flag("Maximum cost, by the price table.", "--max-cost")] = Field(default=None, gt=0)
     #: It is in seconds and excludes the time between a kill and its resumption.
-    wall_s: Annotated[float | None, Flag("Most time of the run.", "--max-minutes", "MINUTES", factor=60)] = Field(
+    wall_s: Annotated[float | None, Flag("Maximum time of the run.", "--max-minutes", "MINUTES", factor=60)] = Field(
         default=None, gt=0
     )
     #: It is in seconds: building, verifying, timing, and waiting for a shared device.
     judge_s: Annotated[
-        float | None, Flag("Most time of the judge, which holds the device.", "--max-gpu-minutes", "MINUTES", factor=60)
+        float | None, Flag("Maximum time of the judge on the device.", "--max-gpu-minutes", "MINUTES", factor=60)
     ] = Field(default=None, gt=0)
 
 
@@ -179,12 +179,12 @@ class LanguageModelOptions(Configuration):
 
     model: Annotated[str, Flag("Name of the model at the endpoint.")] = Field(min_length=1)
     base_url: Annotated[str, Flag("Endpoint; else $OPENAI_BASE_URL, else OpenAI's.", metavar="URL")] = OPENAI_URL
-    temperature: Annotated[float | None, Flag("By default the server's.")] = Field(default=None, ge=0, le=2)
+    temperature: Annotated[float | None, Flag("Temperature; else the server's.")] = Field(default=None, ge=0, le=2)
     #: Older turns are condensed before the limit.
-    context_tokens: Annotated[int, Flag("Most tokens of a request and its answer.")] = Field(default=131_072, ge=8192)
-    reasoning: Annotated[Literal["keep", "drop"], Flag("keep: store reasoning and send it again.")] = "keep"
-    tools: Annotated[Literal["native", "tagged"], Flag("Native calls, or tagged text for models without.")] = "native"
-    protocol: Annotated[Literal["openai", "litellm"], Flag("litellm speaks others than OpenAI's.")] = "openai"
+    context_tokens: Annotated[int, Flag("Maximum tokens, request and answer.")] = Field(default=131_072, ge=8192)
+    reasoning: Annotated[Literal["keep", "drop"], Flag("keep: store reasoning and send it on; drop: neither.")] = "keep"
+    tools: Annotated[Literal["native", "tagged"], Flag("native tool calls, or tagged text in the answer.")] = "native"
+    protocol: Annotated[Literal["openai", "litellm"], Flag("OpenAI's protocol, or litellm for others.")] = "openai"
     price: Price | None = None
     #: The most attempts at one request.
     attempts: int = Field(default=8, ge=1)
@@ -208,6 +208,8 @@ class OptimizeOptions(Configuration):
     judge: JudgeOptions
     policy: Annotated[str, Flag("playbook, llm, files:DIR, or the folder of a trained checkpoint.")] = "playbook"
     limits: Limits = Limits()
-    parallel: Annotated[int, Flag("Agents on the task side by side; the best counts.")] = Field(default=1, ge=1, le=64)
-    seed_with: Annotated[Literal["playbook"] | None, Flag("Policy whose best candidate is in the workspace.")] = None
+    parallel: Annotated[int, Flag("Agents on the task at once; the best result counts.")] = Field(
+        default=1, ge=1, le=64
+    )
+    seed_with: Annotated[Literal["playbook"] | None, Flag("Start from the best candidate of this policy.")] = None
     llm: LanguageModelOptions | None = Field(default=None, description="A language model (--policy llm)")

@@ -15,34 +15,34 @@ from cuda_agent.tasks.filter.options import WindowSetting
 #: The base of the options of stages that need no GPU.
 CPU = {"device": "cpu"}
 ThresholdSetting = Annotated[float, Flag("Similarity from which a task is removed.", "--threshold"), Field(ge=0, le=1)]
-CopiesSetting = Annotated[int, Flag("Similar tasks that the dataset may have.", "--copies"), Field(ge=1)]
+CopiesSetting = Annotated[int, Flag("Similar tasks that the data set may hold.", "--copies"), Field(ge=1)]
 LibrariesSetting = Annotated[
     tuple[Literal["torch", "transformers"], ...],
-    Flag("torch or transformers; both when not given (repeatable).", "--library", "NAME"),
+    Flag("torch or transformers (repeatable); by default both.", "--library", "NAME"),
 ]
-StackSetting = Annotated[str | None, Flag("The stack of the measurements, where there are several.", "--stack", "HASH")]
+StackSetting = Annotated[str | None, Flag("Stack of the measurements, where there are several.", "--stack", "HASH")]
 
 
 class CrawlOptions(Configuration):
     """The options of `cuda-agent tasks crawl`."""
 
     libraries: LibrariesSetting = ("torch", "transformers")
-    workers: Annotated[int | None, Flag("Processes that try seeds; else half the cores.")] = Field(default=None, ge=1)
+    workers: Annotated[int | None, Flag("Number of processes; default: half the cores.")] = Field(default=None, ge=1)
     sandbox: SandboxSetting = "auto"
 
 
 class ComposeOptions(Configuration):
     """The options of composing."""
 
-    stack: Annotated[str, Flag("The GPU for which times are predicted.", metavar="GPU")] = "H200"
+    stack: Annotated[str, Flag("GPU for which times are predicted.", metavar="GPU")] = "H200"
     window_ms: WindowSetting = (1.5, 70.0)
-    memory_gb: Annotated[float, Flag("The most memory of one pass: inputs, weights, all outputs.")] = Field(
+    memory_gb: Annotated[float, Flag("Maximum memory of one pass: inputs, weights, outputs.")] = Field(
         default=8.0, gt=0
     )
     #: A library -> its version on the target machine.
     runs_with: Annotated[
         dict[Annotated[str, Field(pattern="^(torch|transformers)$")], str],
-        Flag("Leave out seeds that need a newer one (repeatable).", metavar="LIBRARY=VERSION"),
+        Flag("Leave out seeds that need a newer version (repeatable).", metavar="LIBRARY=VERSION"),
     ] = Field(default_factory=dict)
 
     @field_validator("window_ms")
@@ -77,14 +77,14 @@ class DecontaminateOptions(Configuration):
     copies: CopiesSetting = 1
     stack: StackSetting = None
     device: DeviceSetting = Device.CPU
-    memory_mib: Annotated[int, Flag("The memory of an evaluation task's process.")] = Field(default=MEMORY_MIB, ge=1)
+    memory_mib: Annotated[int, Flag("Memory of an evaluation task's process.")] = Field(default=MEMORY_MIB, ge=1)
     sandbox: SandboxSetting = "auto"
 
 
 class ChooseOptions(Configuration):
     """The options of `cuda-agent tasks export` and `tasks stats`."""
 
-    count: Annotated[int | None, Flag("Number of tasks, at the published shares; else all.")] = Field(
+    count: Annotated[int | None, Flag("Number of tasks, at the published shares; default: all.")] = Field(
         default=None, ge=1
     )
     stack: StackSetting = None

@@ -167,7 +167,7 @@ def test_help_names_file_bounds_and_defaults(command: str, capsys: pytest.Captur
 def test_help_comes_from_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "--help"]) == 0
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for part in ("[x>=1]", "auto|cuda|cpu", "settled|decided", "(2.0)", "(decided)", "Most time that one profile's"):
+    for part in ("[x>=1]", "auto|cuda|cpu", "settled|decided", "(2.0)", "(decided)", "Maximum time of one profile's"):
         assert part in words, part
 
 

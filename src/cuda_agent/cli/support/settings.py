@@ -28,22 +28,23 @@ from cuda_agent.llm.prices import load_price
 Command = Callable[..., int]
 ConfigArg = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings as TOML, YAML or JSON (docs/runs.md); options win."),
+    typer.Option("--config", metavar="FILE", help="Settings: TOML, YAML or JSON (docs/runs.md); options override it."),
 ]
 #: Options that several commands share and that are no settings of a configuration.
 KeyFileArg = Annotated[
-    Path | None, typer.Option("--api-key-file", help="File with the key; else it is in the environment.")
+    Path | None, typer.Option("--api-key-file", help="File with the API key; by default the environment has it.")
 ]
 PricesArg = Annotated[
-    Path | None, typer.Option("--prices", metavar="FILE", help="Table of a model's prices per million tokens.")
+    Path | None, typer.Option("--prices", metavar="FILE", help="Table of models' prices per million tokens.")
 ]
 TrainingArg = Annotated[
-    Path, typer.Option("--config", metavar="FILE", help="Training's configuration (TOML or YAML), or a preset's name.")
+    Path, typer.Option("--config", metavar="FILE", help="The training's settings (TOML or YAML), or a preset's name.")
 ]
 SetArg = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as ppo.steps=20.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as ppo.steps=20 (repeat it)."),
 ]
-JsonArg = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
+JsonArg = Annotated[bool, typer.Option("--json", help="Print only one JSON document on standard output.")]
 DebugArg = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 #: typer's names -> those of a field's constraints.

@@ -8,7 +8,7 @@ from cuda_agent.cli.tasks import candidates, dataset, measurements, similarity
 
 app = typer.Typer(
     name="tasks",
-    help="Makes data sets of tasks: crawl, compose, filter, decontaminate, export.",
+    help="Make data sets of tasks: crawl, compose, filter, decontaminate, export.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

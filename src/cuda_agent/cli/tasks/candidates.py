@@ -29,9 +29,9 @@ from cuda_agent.workspace.sandbox import resolve_level
 @answers
 def crawl(
     options: CrawlOptions,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set; made when missing.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set; made if it is missing.")],
 ) -> CommandAnswer:
-    """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
+    """Find seeds in the installed torch and transformers. Each seed is run; the others are listed with a reason."""
     with ProgressView("tasks crawl") as view:
         way = TrialOptions(
             resolve_level(options.sandbox), options.workers or default_workers(), lambda text: view("crawl", text)
@@ -57,7 +57,7 @@ def compose(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its seeds.")],
     api_key_file: KeyFileArg = None,
 ) -> CommandAnswer:
-    """Compose candidates from the folder's seeds; goes on where the folder's file ends."""
+    """Compose candidates from the folder's seeds, and append them to its file."""
     complete_model(settings, "llm", "composer", settings.get("composer", "builtin"))
     options = settings.parse(ComposeRunOptions)
     seeds = composing.runs_with(composing.read_seeds(directory), options.runs_with)
@@ -88,10 +88,10 @@ def compose(
 
 @answers
 def import_published(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet with columns ops, data_source, code.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Parquet file with columns ops, data_source, code.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the new data set.")],
 ) -> CommandAnswer:
-    """Read the published data set's format as candidates of a new folder."""
+    """Read a file of the published data set's format as candidates of a new folder."""
     tasks = read_published(file)
     path = write_candidates(out, tasks)
     return CommandAnswer({"file": str(path), "tasks": len(tasks)}, said=[f"{len(tasks)} tasks: {path}"])

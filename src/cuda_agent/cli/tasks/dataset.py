@@ -28,13 +28,13 @@ _MOST = 20
 @answers
 def build(
     settings: Settings,
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="What to build: TOML or YAML.")],
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The data set's settings: TOML or YAML.")],
     recorded: Annotated[
         str | None,
-        typer.Option("--recorded", metavar="FILE|STACK", help="Measure nothing: take what was measured and recorded."),
+        typer.Option("--recorded", metavar="FILE|STACK", help="Measure nothing; use these recorded measurements."),
     ] = None,
 ) -> CommandAnswer:
-    """Crawl; compose, filter, decontaminate until enough tasks are left; export. Goes on where a killed build ended."""
+    """Run all stages until enough tasks are left, then export them. A killed build is continued."""
     options = building.BuildOptions.read(config)
     if recorded is None:
         put_device(settings)
@@ -55,10 +55,10 @@ def export(
     options: ChooseOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, filtered and compared.")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where to write; DIR/export if not given.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder to write; by default DIR/export.")
     ] = None,
 ) -> CommandAnswer:
-    """Write parquet files, one for each split, and a dataset card; `datasets.load_dataset` loads the folder."""
+    """Write one parquet file for each split, and a card; `datasets.load_dataset` loads the folder."""
     target = out or directory / "export"
     chosen = exporting.choose(directory, stack=options.stack, count=options.count)
     counts = exporting.export(directory, target, chosen)
@@ -73,10 +73,10 @@ def stats(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, or an exported one.")],
     plots: Annotated[
         Path | None,
-        typer.Option("--plots", metavar="DIR", help="Where plots (SVG) and stats.json go; DIR/plots if not given."),
+        typer.Option("--plots", metavar="DIR", help="Folder of plots (SVG), stats.json; default: DIR/plots."),
     ] = None,
 ) -> CommandAnswer:
-    """Composition, operators, cost, roofline class, times and funnel of a data set, printed and plotted."""
+    """Print and plot a data set's composition, operators, cost, roofline class, times and funnel."""
     found = read_stats(directory, options.stack, options.count)
     target = plots or directory / "plots"
     written = write_plots(found, target)

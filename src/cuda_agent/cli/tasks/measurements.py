@@ -23,7 +23,7 @@ def filter_candidates(
     options: FilterRunOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],
 ) -> CommandAnswer:
-    """Ask every rule of every candidate, and time those that keep them; goes on where the folder's files end."""
+    """Check every rule on every candidate, and time those that keep all rules. Results are appended to the folder."""
     part = None if options.shard is None else Shard.parse(options.shard)
     with ProgressView("tasks filter") as view:
         done = filter_folder(
@@ -62,12 +62,12 @@ def _lines(done: Filtered, flow: Funnel) -> Iterator[str]:
 
 @answers
 def merge(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set that takes them in.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set that gets them.")],
     sources: Annotated[
-        list[Path], typer.Argument(metavar="SHARD…", help="Folders in which `tasks filter` worked, or files of theirs.")
+        list[Path], typer.Argument(metavar="SHARD…", help="Folders of other runs of `tasks filter`, or their files.")
     ],
 ) -> CommandAnswer:
-    """Take in the measurements of other runs of `tasks filter`."""
+    """Add the measurements of other runs of `tasks filter` to a folder."""
     added = measurements.merge(directory, sources)
     return CommandAnswer(
         added, said=[f"{count} measurements added: {directory / name}" for name, count in added.items()]

@@ -56,9 +56,9 @@ def decontaminate(
 def fingerprint(
     options: DecontaminateOptions,
     path: Annotated[str, typer.Argument(metavar="PATH", help="The evaluation set, as --against takes it.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File to write.")],
 ) -> CommandAnswer:
-    """Make a file that tasks can be compared with and that holds no line of the evaluation set."""
+    """Write fingerprints of an evaluation set. Tasks can be compared with them; they hold no line of its source."""
     with ProgressView("tasks fingerprint") as view:
         capture = capturing(options.device, resolve_level(options.sandbox), options.memory_mib)
         found = write_fingerprints(out, path, capture, lambda text: view("fingerprint", text))

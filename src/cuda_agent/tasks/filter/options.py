@@ -31,13 +31,13 @@ class FilterSettings(Configuration):
     """The filter's options on any device. Times are in seconds and milliseconds, memory in MiB."""
 
     #: None is one for each core (on the CPU half as many).
-    workers: Annotated[int | None, Flag("Tasks checked at a time; else one for a core.")] = Field(default=None, ge=1)
+    workers: Annotated[int | None, Flag("Tasks checked at a time; default: one a core.")] = Field(default=None, ge=1)
     #: Tasks that are prepared for timing at a time.
     lanes: int | None = Field(default=None, ge=1)
     #: More than one is only for trusted tasks, since a task could forge the results of later ones.
-    tasks_a_process: Annotated[int, Flag("Tasks in one process, if trusted.", metavar="N")] = Field(default=1, ge=1)
-    limit_s: Annotated[float, Flag("Most time of a task in a pass.", metavar="SECONDS")] = Field(default=90.0, gt=0)
-    memory_mib: Annotated[int, Flag("Most of an eager call, weights and inputs too.")] = Field(default=32768, ge=1)
+    tasks_a_process: Annotated[int, Flag("Trusted tasks that share one process.", metavar="N")] = Field(default=1, ge=1)
+    limit_s: Annotated[float, Flag("Maximum time of a task in a pass.", metavar="SECONDS")] = Field(default=90.0, gt=0)
+    memory_mib: Annotated[int, Flag("Maximum memory of an eager call, weights included.")] = Field(default=32768, ge=1)
     #: The host memory of each task's processes together.
     host_memory_mib: int = Field(default=16384, gt=0)
     window_ms: WindowSetting = (1.0, 100.0)
@@ -72,8 +72,8 @@ class FilterOptions(FilterSettings):
 class FilterRunOptions(FilterOptions):
     """The options of `cuda-agent tasks filter`."""
 
-    limit: Annotated[int | None, Flag("Most candidates to check in this run.")] = Field(default=None, ge=1)
+    limit: Annotated[int | None, Flag("Maximum candidates to check in this run.")] = Field(default=None, ge=1)
     stop_after_s: Annotated[float | None, Flag("Begin no more tasks after this time.", metavar="SECONDS")] = Field(
         default=None, ge=1
     )
-    shard: Annotated[str | None, Flag("Only this part of the candidates; see `tasks merge`.", metavar="I/N")] = None
+    shard: Annotated[str | None, Flag("Only part I of N of the candidates; see `tasks merge`.", metavar="I/N")] = None
