@@ -70,7 +70,6 @@ def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
     assert futures["other_task"].result().task_key == task(96).key
 
 
-@pytest.mark.alone
 def test_a_host_opens_each_of_its_tasks_once(tmp_path: Path) -> None:
     tasks, log = (task(128), task(96)), tmp_path / "turns.jsonl"
     with Pool(OPTIONS, sessions=1, builders=1, log=log) as opened:
