@@ -6,17 +6,13 @@ from dataclasses import dataclass
 
 from cuda_agent.core.graph import Graph, base_name, refs
 from cuda_agent.core.inspection import LeastWork, Limit, Roofline
+from cuda_agent.core.words import word_lists
 from cuda_agent.judge.inspection.counters import Counters, named_stalls
 
 #: share of the sustained rate from which a unit counts as the limit (Nsight Compute's own rule of thumb).
 BOUND = 0.6
 #: share of a call's time below which the device is idle for most of the call.
 BUSY = 0.5
-_PRODUCTS = ("mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "convolution")
-_FREE = (
-    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "alias", "detach",
-    "flatten", "slice", "select", "split", "chunk", "unbind", "getitem", "as_strided", "narrow", "diagonal",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,12 +28,13 @@ class Named:
 def other_flops(graph: Graph) -> int:
     """Counts operations besides products: one for each element written or, where that is more, each element read."""
     shapes = {given.name: given.meta.numel for given in graph.inputs}
+    uncounted = frozenset().union(*word_lists(__file__).values())
     total = 0
     for node in graph.nodes:
         out = node.outputs[0] if node.outputs else None
         size = out.numel if out is not None else 0
         shapes[node.name] = size
-        if base_name(node.op) not in (*_PRODUCTS, *_FREE):
+        if base_name(node.op) not in uncounted:
             total += max([size, *(shapes.get(name, 0) for name in refs(node.args))])
     return total
 
