@@ -15,7 +15,7 @@ from cuda_agent.workers.inside.screen import screen
 from cuda_agent.workers.inside.task.pytree import unflatten
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import seed_torch
-from cuda_agent.workers.requests import Done, Operations
+from cuda_agent.workers.requests import Done, Operations, operations_of
 from cuda_agent.workers.requests import timed as requests
 from cuda_agent.workers.requests.candidate import DispatchRecord
 
@@ -48,19 +48,11 @@ class TimedPrograms:
 
     def operations(self) -> Operations:
         """Returns the operations for the role's `create`."""
-        always: Operations = {
-            requests.MakeRing: self.make_ring,
-            requests.DropRing: self.drop_ring,
-            requests.WarmUp: self.warm_up,
-            requests.GetReady: self.get_ready,
-            requests.RunBurst: self.run_burst,
-            requests.DeliverOutputs: self.deliver,
-            requests.RecordBurst: self.record_burst,
-            requests.ReleaseOutputs: self.release,
-            requests.TimeQueue: self.time_queue,
-            requests.MeasureExtras: self.measure_extras,
-        }
-        return {**always, requests.ScreenConfigs: self.screen} if self._set_config is not None else always
+        always = operations_of(
+            self.make_ring, self.drop_ring, self.warm_up, self.get_ready, self.run_burst, self.deliver,
+            self.record_burst, self.release, self.time_queue, self.measure_extras,
+        )  # fmt: skip
+        return always if self._set_config is None else {**always, **operations_of(self.screen)}
 
     @property
     def runner(self) -> Runner:
@@ -69,7 +61,7 @@ class TimedPrograms:
         return self._runner
 
     def make_ring(self, request: requests.MakeRing) -> Done:
-        self.drop_ring()
+        self.drop_ring(requests.DropRing())
         self._cores = self._cores or os.sched_getaffinity(0)
         inputs = self._context.tensors(request.inputs)
         outputs = self._context.tensors(request.outputs)
@@ -85,12 +77,12 @@ class TimedPrograms:
         gc.freeze()
         return Done()
 
-    def drop_ring(self, request: requests.DropRing | None = None) -> Done:
+    def drop_ring(self, request: requests.DropRing) -> Done:
         self.runner.release()
         self._stay_on(None)
         self._tensors, self._slots, self._outputs, self._null = [], [], [], None
         self._otherwise.clear()
-        if request is not None and request.frees:
+        if request.frees:
             gc.collect()
             free_cache(self._context.device)
         return Done()
