@@ -131,12 +131,7 @@ def bound(work: LeastWork, limits: Roofline | None, precision: Precision) -> Roo
     both. Returns None where the device's limits are unknown."""
     if limits is None:
         return None
-    memory_us = work.bytes / limits.bandwidth_gb_s / 1e3
-    product = {Precision.FP32: limits.fp32_tflops, Precision.TF32: limits.tf32_tflops}.get(
-        precision, limits.half_tflops
-    )
-    compute_us = work.product_flops / (product or limits.fp32_tflops) / 1e6
-    compute_us += work.other_flops / limits.fp32_tflops / 1e6
+    memory_us, compute_us = work.least_us(limits, precision)
     if max(memory_us, compute_us) < LATENCY_US:
         return "latency"
     return "memory" if memory_us >= compute_us else "compute"

@@ -41,11 +41,9 @@ def folder() -> Path | None:
         return None
     try:
         versions = package_version("torch") or "", package_version("transformers") or ""
-        path = cache_dir() / "bytecode" / digest_text(sys.version, *versions, found.origin)[:16]
-        path.mkdir(parents=True, exist_ok=True)
+        return cache_dir("bytecode", digest_text(sys.version, *versions, found.origin)[:16])
     except (OSError, StoreError):
         return None
-    return path
 
 
 def use() -> None:

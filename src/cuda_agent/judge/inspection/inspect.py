@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from cuda_agent.judge.inspection import counters as ncu
 from cuda_agent.judge.inspection import limit
 from cuda_agent.judge.inspection.code import Found, demangled, look_at_code
 from cuda_agent.judge.inspection.reached import keep_roofline, known_roofline, work_needed
-from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, write_call
+from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, written_call
 from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.requests.candidate import INSPECTED
@@ -59,13 +58,8 @@ class _Dynamic:
     def run(self) -> dict[str, Any]:
         """Returns the fields of the report."""
         session = self._session
-        reference = session.reference
-        with tempfile.TemporaryDirectory(prefix="inspect-", dir=session.directory) as temporary:
-            files, scratch = Path(temporary) / "files", Path(temporary) / "scratch"
-            files.mkdir()
-            scratch.mkdir()
-            write_call(session, self._candidate, self._library, files)
-            reference.release()
+        with written_call(session, self._candidate, self._library) as (files, scratch):
+            session.reference.release()
             known = known_roofline(self._device)
             with gpu_lock(gpu_uuid(self._device) or "cpu"):
                 ran = self._ran(files, scratch, () if known else ("--roofline",))
@@ -127,7 +121,7 @@ class _Dynamic:
         }
         if latency is None or roofline is None or fields["work"] is None:
             return fields
-        precision = self._session.options.precision.value
+        precision = self._session.options.precision
         named = limit.of_call(fields["work"], roofline, busy or latency, latency, precision=precision)
         fields |= {"memory_share": named.memory_share, "compute_share": named.compute_share}
         top = kernels[0] if kernels else None

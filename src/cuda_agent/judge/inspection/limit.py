@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cuda_agent.core.enums import Precision
 from cuda_agent.core.graph import Graph, base_name, refs
 from cuda_agent.core.inspection import LeastWork, Limit, Roofline
 from cuda_agent.core.words import word_lists
@@ -39,14 +40,10 @@ def other_flops(graph: Graph) -> int:
     return total
 
 
-def of_call(work: LeastWork, roofline: Roofline, busy_us: float, latency_us: float, *, precision: str) -> Named:
+def of_call(work: LeastWork, roofline: Roofline, busy_us: float, latency_us: float, *, precision: Precision) -> Named:
     """Names the limit from counted work and the time in which the device was busy. `busy_us` is `latency_us` where it
     isn't known."""
-    product = {"fp32": roofline.fp32_tflops, "tf32": roofline.tf32_tflops}.get(precision, roofline.half_tflops)
-    product = product or roofline.fp32_tflops
-    memory_us = work.bytes / roofline.bandwidth_gb_s / 1e3
-    compute_us = work.product_flops / product / 1e6 + work.other_flops / roofline.fp32_tflops / 1e6
-    memory, compute = memory_us / busy_us, compute_us / busy_us
+    memory, compute = (least_us / busy_us for least_us in work.least_us(roofline, precision))
     said = (
         f"{work.bytes / 1e6:,.1f} MB in {busy_us:,.1f} us is {work.bytes / busy_us / 1e3:,.0f} GB/s, {memory:.0%} of "
         f"the measured {roofline.bandwidth_gb_s:,.0f}; "

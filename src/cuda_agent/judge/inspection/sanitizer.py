@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Violation
 from cuda_agent.core.words import tables
-from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, write_call
+from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, written_call
 from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 
@@ -101,11 +100,7 @@ def merged(evaluation: Evaluation, found: Sequence[Violation], seconds: float) -
 def run_tool(session: Resources, candidate: Candidate, library: Path | None, tool: str) -> list[Violation]:
     """Runs one call on fresh inputs and weights under one tool."""
     sanitizer = find_sanitizer()
-    with tempfile.TemporaryDirectory(prefix="sanitize-", dir=session.directory) as temporary:
-        files, scratch = Path(temporary) / "files", Path(temporary) / "scratch"
-        files.mkdir()
-        scratch.mkdir()
-        write_call(session, candidate, library, files)
+    with written_call(session, candidate, library) as (files, scratch):
         code, text = run_traced(
             session,
             command(sanitizer, tool, files),
