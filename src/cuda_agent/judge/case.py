@@ -22,7 +22,7 @@ from cuda_agent.core.records import (
 )
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import guard
-from cuda_agent.judge.build.extension import Progress, build_extension
+from cuda_agent.judge.build.extension import Progress, build_extension, silent
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.profile import roofline
 from cuda_agent.judge.profile.profile import profile_candidate
@@ -87,7 +87,7 @@ class Case:
         """The built library, alone in its folder; None before the build, or where it failed."""
         return self._library
 
-    def build(self, progress: Progress | None = None, failed: BuildReport | None = None) -> None:
+    def build(self, progress: Progress = silent, failed: BuildReport | None = None) -> None:
         """Runs guard and compiler. `failed` is a known report of a failed build of these sources. Raises DeviceError,
         StoreError, SandboxError."""
         with contextlib.suppress(_Decided):
@@ -108,7 +108,7 @@ class Case:
         violations, self._own_kernels = guard.check_comparison(self._candidate)
         self._convict(violations)
 
-    def _compile(self, progress: Progress | None) -> None:
+    def _compile(self, progress: Progress) -> None:
         device, options, cache = self._options.device, self._options, self._build_cache
         built = build_extension(self._candidate, device=device, options=options, cache=cache, progress=progress)
         if built.library is None:
@@ -256,10 +256,9 @@ class Case:
     # ------------------------------------------------------------ how it went
 
     @contextlib.contextmanager
-    def _enter(self, phase: Phase, progress: Progress | None) -> Iterator[None]:
+    def _enter(self, phase: Phase, progress: Progress) -> Iterator[None]:
         self._phase = phase
-        if progress is not None:
-            progress(phase.value, "")
+        progress(phase.value, "")
         begin = time.monotonic()
         try:
             yield

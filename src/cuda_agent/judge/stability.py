@@ -18,6 +18,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
+from cuda_agent.judge.build.extension import Progress, silent
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession
 
@@ -89,9 +90,7 @@ class Sample:
 
 @contextmanager
 def same_twice(
-    kernel: KnownKernel,
-    options: JudgeOptions,
-    progress: Callable[[str, str], None] | None = None,
+    kernel: KnownKernel, options: JudgeOptions, progress: Progress = silent
 ) -> Iterator[Callable[[], Sample]]:
     """Opens a judge for one kernel. Each call of what it yields is one evaluation with its own worker.
 

@@ -151,10 +151,6 @@ class Compiler:
         for process in tuple(self.running):
             process.kill()
 
-    def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
-        made_with = header.parent.name if header else ""
-        return digest_text(_OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
-
     def compile(
         self,
         command: list[str],
@@ -169,7 +165,8 @@ class Compiler:
         `started` is called when a compiler really runs. The preprocessed text of the candidate's files is kept beside
         the object, for the guard.
         """
-        key = self.object_key(command, files, source, header)
+        made_with = header.parent.name if header else ""
+        key = digest_text(_OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
         found = self.cache.find("objects", key, "object.o")
         if found is not None:
             return Outcome(found, "", cached=True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from cuda_agent.core.config import JudgeOptions
@@ -26,6 +27,7 @@ from cuda_agent.workspace.layout import check_candidate, fixed_files
 from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
+
 _LOG_LIMIT = 12000
 _TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/')
 #: a source that may include other sources (or that uses preprocessor tricks) sees all files, other sources only
@@ -36,6 +38,10 @@ _DEVICE_LAMBDA = re.compile(
     r"\]\s*(?:\([^{};]*\))?[\s\w]*__(?:device|host)__|extended_lambda|<(?:thrust|cub|cuda/std)/", re.IGNORECASE
 )
 _WANTS_LAMBDAS = "extended-lambda"
+
+
+def silent(_phase: str, _text: str) -> None:
+    """Shows no progress."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def build_extension(
     options: JudgeOptions,
     arch: str | None = None,
     cache: Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Built:
     """Compiles changed sources, links, and stores the library by content. A bad candidate gives a failed report, never
     an error.
@@ -66,47 +72,37 @@ def build_extension(
     started = time.monotonic()
     compiler = make_compiler(device, options, arch, cache)
 
-    def failed(log: str, outcomes: dict[str, Outcome] | None = None) -> Built:
+    def built(log: str, outcomes: Mapping[str, Outcome], library: Path | None = None) -> Built:
+        cached = sum(outcome.cached for outcome in outcomes.values())
         report = BuildReport(
-            succeeded=False,
+            succeeded=library is not None,
             candidate_digest=candidate.digest,
+            library_digest=None if library is None else hashlib.sha256(library.read_bytes()).hexdigest(),
             duration_s=time.monotonic() - started,
+            cached_objects=cached,
+            compiled_objects=len(outcomes) - cached,
             log=shorten(log, _LOG_LIMIT),
-            **_counts(outcomes or {}),
         )
-        return Built(report, None)
+        own = {name: outcome.output for name, outcome in outcomes.items() if outcome.output and name in candidate.files}
+        return Built(report, library, {} if library is None else own)
 
     refusal = _refusal(candidate, device)
     if refusal:
-        return failed(refusal)
+        return built(refusal, {})
     outcomes, headers = compile_sources(candidate, compiler, jobs=options.compiler_jobs, progress=progress)
     faults = {name: outcome for name, outcome in outcomes.items() if outcome.fault}
     if faults:
-        return failed(
-            "\n".join(f"{name}: {item.fault}\n{shorten(item.log)}" for name, item in faults.items()), outcomes
-        )
+        return built("\n".join(f"{name}: {item.fault}\n{shorten(item.log)}" for name, item in faults.items()), outcomes)
     objects = [outcome.output for outcome in outcomes.values() if outcome.output is not None]
     functions = headers.functions if headers is not None else None
 
-    def say(text: str) -> None:
-        if progress is not None:
-            progress("build", text)
-
-    library, fault = link(compiler, objects, functions, say)
+    library, fault = link(compiler, objects, functions, partial(progress, "build"))
     if library is None:
-        return failed(fault, outcomes)
+        return built(fault, outcomes)
     warnings = "\n".join(outcome.log for outcome in outcomes.values() if outcome.log)
-    report = BuildReport(
-        succeeded=True,
-        candidate_digest=candidate.digest,
-        library_digest=hashlib.sha256(library.read_bytes()).hexdigest(),
-        duration_s=time.monotonic() - started,
-        log=shorten(warnings, _LOG_LIMIT),
-        **_counts(outcomes),
-    )
+    done = built(warnings, outcomes, library)
     compiler.cache.prune()
-    own = {name: outcome.output for name, outcome in outcomes.items() if outcome.output and name in candidate.files}
-    return Built(report, library, own)
+    return done
 
 
 def make_compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
@@ -148,7 +144,7 @@ class HeaderAhead:
 
 
 def compile_sources(
-    candidate: Candidate, compiler: Compiler, *, jobs: int, progress: Progress | None = None
+    candidate: Candidate, compiler: Compiler, *, jobs: int, progress: Progress = silent
 ) -> tuple[dict[str, Outcome], BindingHeaders | None]:
     """Compiles every source of the candidate and the fixed ones, at most `jobs` at a time. Returns path -> outcome, and
     the shared headers of the bindings."""
@@ -159,8 +155,7 @@ def compile_sources(
     sources.sort(key=lambda name: (_wants_torch(name, files[name]), name))
 
     def say(source: str) -> None:
-        if progress is not None:
-            progress("build", f"compiling {source}")
+        progress("build", f"compiling {source}")
 
     def one(source: str, headers: Future[BindingHeaders] | None) -> Outcome:
         visible = _visible(source, files)
@@ -224,8 +219,3 @@ def _visible(source: str, files: dict[str, str]) -> dict[str, str]:
     if any(_UNUSUAL_INCLUDE.search(text) for text in texts):
         return files
     return {name: text for name, text in files.items() if name == source or not name.endswith((".cu", ".cpp"))}
-
-
-def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
-    cached = sum(outcome.cached for outcome in outcomes.values())
-    return {"cached_objects": cached, "compiled_objects": len(outcomes) - cached}

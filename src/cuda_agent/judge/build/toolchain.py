@@ -162,11 +162,8 @@ def _dryrun(nvcc: str) -> str:
 
 
 def _find_library(name: str, folders: list[Path]) -> Path | None:
-    for folder in folders:
-        exact = sorted(folder.glob(f"lib{name}.so*"), key=lambda path: len(path.name))
-        if exact:
-            return exact[0]
-    return None
+    found = (sorted(folder.glob(f"lib{name}.so*"), key=lambda path: len(path.name)) for folder in folders)
+    return next((paths[0] for paths in found if paths), None)
 
 
 def _cxx_runtime(cxx: str) -> Path | None:
