@@ -6,7 +6,7 @@ judge with which promotion, whole models, datasets and benchmarks measure, so th
 
 from __future__ import annotations
 
-from cuda_agent.judge.build.extension import Built, build_extension
+from cuda_agent.judge.build.extension import Built, Progress, build_extension
 from cuda_agent.judge.build.toolchain import find_toolchain, gencode
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.inspection.reached import device_roofline, work_needed
@@ -28,9 +28,9 @@ from cuda_agent.judge.verify.trials import Secrets, Verification, failing
 
 __all__ = [
     "KERNELS", "L2_TIMES", "MAX_COMPILE_THREADS", "MODEL_FILE", "Answer", "Answers", "Built", "Burst",
-    "CandidateProcess", "Case", "GpuProbe", "JudgeServer", "JudgeSession", "Reference", "Sample", "Secrets", "Sharing",
-    "Stability", "Tolerance", "Verification", "build_extension", "datasheet", "device_facts", "device_roofline",
-    "error_floor", "evaluate", "failing", "find_sanitizer", "find_toolchain", "gencode", "profile_candidate",
-    "random_operators", "same_twice", "sanitizer_findings", "summarize", "timing_bytes", "total_bytes",
-    "wait_for_quiet", "work_needed",
+    "CandidateProcess", "Case", "GpuProbe", "JudgeServer", "JudgeSession", "Progress", "Reference", "Sample", "Secrets",
+    "Sharing", "Stability", "Tolerance", "Verification", "build_extension", "datasheet", "device_facts",
+    "device_roofline", "error_floor", "evaluate", "failing", "find_sanitizer", "find_toolchain", "gencode",
+    "profile_candidate", "random_operators", "same_twice", "sanitizer_findings", "summarize", "timing_bytes",
+    "total_bytes", "wait_for_quiet", "work_needed",
 ]  # fmt: skip

@@ -63,7 +63,8 @@ class Case:
         self._verdict = Verdict.TIMING_VOID
         self._reason = self._log_tail = ""
         self._build: BuildReport | None = None
-        self._library: Path | None = None
+        #: the built library, alone in its folder; None before the build, or where it failed.
+        self.library: Path | None = None
         self._verify: VerifyReport | None = None
         self._profile: ProfileReport | None = None
         self._violations: list[Violation] = []
@@ -81,11 +82,6 @@ class Case:
         self.decided = False
 
     # ------------------------------------------------------------ before it runs
-
-    @property
-    def library(self) -> Path | None:
-        """The built library, alone in its folder; None before the build, or where it failed."""
-        return self._library
 
     def build(self, progress: Progress = silent, failed: BuildReport | None = None) -> None:
         """Runs guard and compiler. `failed` is a known report of a failed build of these sources. Raises DeviceError,
@@ -109,12 +105,11 @@ class Case:
         self._convict(violations)
 
     def _compile(self, progress: Progress) -> None:
-        device, options, cache = self._options.device, self._options, self._build_cache
-        built = build_extension(self._candidate, device=device, options=options, cache=cache, progress=progress)
+        built = build_extension(self._candidate, self._options, self._build_cache, progress)
         if built.library is None:
             self._build_failed(built.report)
-        self._build, self._library = built.report, built.library
-        self._convict(guard.check_built(self._candidate, built.objects, built.library, device))
+        self._build, self.library = built.report, built.library
+        self._convict(guard.check_built(self._candidate, built.objects, built.library, self._options.device))
         self._own_kernels = guard.own_kernels(built.objects)
 
     def _build_failed(self, report: BuildReport) -> NoReturn:
@@ -140,7 +135,7 @@ class Case:
         for attempt in range(1, ATTEMPTS + 1):
             self._begin_anew()
             try:
-                with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
+                with contextlib.suppress(_Decided), session.process(self._candidate, self.library) as process:
                     self._judge_in(session, process, with_profile, clock)
             except WorkerFault as error:
                 self._blame(error.fault)

@@ -123,7 +123,7 @@ class Resources:
         if filling is not None:
             self._stack.callback(filling.wait)
             self._stack.callback(filling.kill)
-        self._stack.callback(HeaderAhead(self.options.device, self.options).close)
+        self._stack.callback(HeaderAhead(self.options).close)
         self._reference_worker = self.workers.start(REFERENCE, small_context=True)
         if self.sharing.prewarms:
             self.prewarm()
@@ -174,8 +174,7 @@ class Resources:
         # Workers end first, because memory is freed when no process maps it.
         self.end_workers()
         self.end_screenings()
-        if self._reference is not None:
-            self._reference.release()
+        self.rest()
 
     def rest(self) -> None:
         """Frees buffers that are made again when needed, for other tasks. Raises TaskError."""
@@ -301,10 +300,7 @@ class Resources:
     @one_at_a_time
     def built(self, candidate: Candidate) -> Built:
         """Returns the build's report with the library."""
-        cache = self._build_cache
-        return build_extension(
-            candidate, device=self.options.device, options=self.options, cache=cache, progress=self.progress
-        )
+        return build_extension(candidate, self.options, self._build_cache, self.progress)
 
     def screening(self, candidate: Candidate, library: Path | None) -> CandidateProcess:
         """Yields the candidate, loaded in the worker of screenings. Raises WorkerFault."""

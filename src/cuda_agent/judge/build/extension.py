@@ -26,6 +26,7 @@ from cuda_agent.judge.build.toolchain import find_toolchain
 from cuda_agent.workspace.layout import check_candidate, fixed_files
 from cuda_agent.workspace.sandbox import resolve_level
 
+#: progress(phase, text) shows one line to a person.
 Progress = Callable[[str, str], None]
 
 _LOG_LIMIT = 12000
@@ -55,22 +56,15 @@ class Built:
 
 
 def build_extension(
-    candidate: Candidate,
-    *,
-    device: Device,
-    options: JudgeOptions,
-    arch: str | None = None,
-    cache: Path | None = None,
-    progress: Progress = silent,
+    candidate: Candidate, options: JudgeOptions, cache: Path | None = None, progress: Progress = silent
 ) -> Built:
     """Compiles changed sources, links, and stores the library by content. A bad candidate gives a failed report, never
     an error.
 
-    `arch` is a compute capability such as `9.0`, by default this machine's GPU. Raises DeviceError (no compiler, torch
-    without CUDA), StoreError (disk full) or SandboxError.
+    Raises DeviceError (no compiler, torch without CUDA), StoreError (disk full) or SandboxError.
     """
     started = time.monotonic()
-    compiler = make_compiler(device, options, arch, cache)
+    compiler = make_compiler(options, cache)
 
     def built(log: str, outcomes: Mapping[str, Outcome], library: Path | None = None) -> Built:
         cached = sum(outcome.cached for outcome in outcomes.values())
@@ -86,7 +80,7 @@ def build_extension(
         own = {name: outcome.output for name, outcome in outcomes.items() if outcome.output and name in candidate.files}
         return Built(report, library, {} if library is None else own)
 
-    refusal = _refusal(candidate, device)
+    refusal = _refusal(candidate, options.device)
     if refusal:
         return built(refusal, {})
     outcomes, headers = compile_sources(candidate, compiler, jobs=options.compiler_jobs, progress=progress)
@@ -105,14 +99,15 @@ def build_extension(
     return done
 
 
-def make_compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
-    """Returns the compiler of a build. Raises DeviceError, StoreError, SandboxError."""
-    if device is Device.CUDA and arch is None:
+def make_compiler(options: JudgeOptions, cache: Path | None = None) -> Compiler:
+    """Returns the compiler of a build, on CUDA for this machine's GPU. Raises DeviceError, StoreError, SandboxError."""
+    device, arch = options.device, None
+    if device is Device.CUDA:
         gpus = read_stack().gpus
         if not gpus:
             raise DeviceError("No GPU is visible, so the architecture to compile for is unknown", "Pass --device cpu")
         arch = gpus[0].compute_capability
-    tools = find_toolchain(device, arch if device is Device.CUDA else None)
+    tools = find_toolchain(device, arch)
     if device is Device.CUDA and not tools.cuda_torch:
         raise DeviceError("The installed torch has no CUDA", "Install a CUDA build of torch, or use --device cpu")
     objects = ObjectCache(cache or cache_dir() / "build")
@@ -123,15 +118,15 @@ class HeaderAhead:
     """Makes the precompiled header in the background for a session's first build, which takes 15-30 s once for a
     compiler and torch. That build reports its failures."""
 
-    def __init__(self, device: Device, options: JudgeOptions) -> None:
+    def __init__(self, options: JudgeOptions) -> None:
         self._closed = False
         self._running: Compiler | None = None
-        self._thread = threading.Thread(target=self._make, args=(device, options), name="header", daemon=True)
+        self._thread = threading.Thread(target=self._make, args=(options,), name="header", daemon=True)
         self._thread.start()
 
-    def _make(self, device: Device, options: JudgeOptions) -> None:
+    def _make(self, options: JudgeOptions) -> None:
         with contextlib.suppress(CudaAgentError):
-            compiler = self._running = make_compiler(device, options, None, None)
+            compiler = self._running = make_compiler(options)
             if not self._closed:
                 binding_headers(compiler)
 

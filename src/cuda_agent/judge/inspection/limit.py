@@ -18,7 +18,8 @@ BUSY = 0.5
 
 @dataclass(frozen=True)
 class Named:
-    """A named limit. `memory_share` and `compute_share` are the parts of the roofline that were reached."""
+    """A named limit, in fields of `InspectReport`. `memory_share` and `compute_share` are the parts of the roofline
+    that were reached."""
 
     limit: Limit
     why: str

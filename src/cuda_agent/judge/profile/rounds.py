@@ -66,7 +66,7 @@ class Rounds:
     spent: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
-        self._started = self._begin = time.monotonic()
+        self.started = self._begin = time.monotonic()
         self.reference, self.baselines = self.session.reference, self.session.baselines
         self._rng = random.Random(self.session.secrets.seed())
         self.schedule = Schedule(self.options, self.baselines, self._rng)
@@ -231,10 +231,6 @@ class Rounds:
 
     def _left_s(self) -> float:
         return self._begin + self.options.timing_budget_s - time.monotonic()
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
 
     @property
     def rounds(self) -> list[Round]:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from cuda_agent.workers.inside.dispatch import recorded
@@ -35,7 +36,6 @@ class TimedPrograms:
     ) -> None:
         self._context, self._lookup = context, lookup
         self._set_config, self.with_null = set_config, with_null
-        self._runner: Runner | None = None
         self._tensors: list[list[Any]] = []
         self._slots: list[Slot] = []
         self._inputs_at: frozenset[int] = frozenset()
@@ -54,11 +54,10 @@ class TimedPrograms:
         )  # fmt: skip
         return always if self._set_config is None else {**always, **operations_of(self.screen)}
 
-    @property
+    @cached_property
     def runner(self) -> Runner:
-        if self._runner is None:
-            self._runner = Runner(self._context.device.value)
-        return self._runner
+        """The runner, made when the device is known."""
+        return Runner(self._context.device.value)
 
     def make_ring(self, request: requests.MakeRing) -> Done:
         self.drop_ring(requests.DropRing())
@@ -141,15 +140,7 @@ class TimedPrograms:
         assert self._set_config is not None
         program = self._program(request.program)
         self._stay_on(request.core)
-        return screen(
-            self.runner,
-            program,
-            self._set_config,
-            request.configs,
-            self._slots,
-            budget_s=request.budget_s,
-            flush_bytes=request.flush_bytes,
-        )
+        return screen(self.runner, program, self._set_config, self._slots, request)
 
     def _stay_on(self, core: int | None) -> None:
         """Moves this thread only, and only if the system allows it. No measurement depends on it, but its spread
