@@ -71,7 +71,7 @@ def wrong(mine: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> str |
 
 def loaded(proposal: Proposal, device: Device) -> types.SimpleNamespace:
     """Builds the extension and returns the candidate's module. Raises RuntimeError where it doesn't compile."""
-    built = build_extension(proposal.candidate, device=device, options=JudgeOptions(device=device))
+    built = build_extension(proposal.candidate, JudgeOptions(device=device))
     if built.library is None:
         raise RuntimeError(built.report.log[-400:])
     spec = importlib.util.spec_from_file_location("cuda_extension", built.library)

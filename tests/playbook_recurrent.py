@@ -48,7 +48,7 @@ def check_networks(device: Device, folder: Path) -> None:
     model, given = Networks().to(device.value).eval(), [torch.randn(size, device=device.value) for size in sizes]
     proposal = propose(graph_of(model, given), device, Precision.FP32)
     assert {"recurrent", "gemm"} <= set(proposal.skills)
-    built = build_extension(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))
+    built = build_extension(Candidate(files=dict(proposal.files)), JudgeOptions(device=device))
     assert built.library is not None, built.report.log
     import_extension(built.library, "networks")
     (folder / "model_new.py").write_text(proposal.files["model_new.py"])

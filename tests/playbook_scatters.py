@@ -146,7 +146,7 @@ def check_scatters(device: Device, folder: Path) -> None:
     given = [tensor.to(device.value) for tensor in (*inputs(), *row_inputs(), *slice_inputs())]
     proposal = propose(graph_of(model, given), device, Precision.FP32)
     assert "scatter" in proposal.skills
-    built = build_extension(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))
+    built = build_extension(Candidate(files=dict(proposal.files)), JudgeOptions(device=device))
     assert built.library is not None, built.report.log
     import_extension(built.library, "scattered")
     (folder / "model_new.py").write_text(proposal.files["model_new.py"])

@@ -31,7 +31,7 @@ OPTIONS = JudgeOptions(device=Device.CPU)
 
 def build_cpu(candidate: Candidate, *, cache: Path | None = None, **changes: object) -> Built:
     options = OPTIONS.model_copy(update=changes)
-    return build_extension(candidate, device=Device.CPU, options=options, cache=cache)
+    return build_extension(candidate, options, cache)
 
 
 def changed(candidate: Candidate, path: str, old: str, new: str) -> Candidate:

@@ -17,7 +17,6 @@ from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.suite import SUITE_FILE, Problem
 from cuda_agent.core.bench import BenchManifest, BenchResult
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Resumption, Task
 from cuda_agent.core.stack import Stack, read_stack
 from cuda_agent.tasks.store import append, read_lines, write_lines
@@ -105,14 +104,6 @@ class BenchDirectory:
         manifest = manifest.model_copy(update={"resumed": (*manifest.resumed, entry)})
         manifest.write(self.path)
         return manifest, changes
-
-    def write_limits(self, manifest: BenchManifest, limits: Roofline | None) -> BenchManifest:
-        """Writes the device's measured limits, if there are any. Raises StoreError."""
-        if limits is None:
-            return manifest
-        manifest = manifest.model_copy(update={"limits": limits})
-        manifest.write(self.path)
-        return manifest
 
     def task_directory(self, problem: Problem) -> Path:
         return self.path / "tasks" / problem.entry.id

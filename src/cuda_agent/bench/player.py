@@ -22,7 +22,6 @@ from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.records import Trajectory
 from cuda_agent.llm.client import prepare
-from cuda_agent.llm.keys import Key
 from cuda_agent.pool.pool import Pool
 from cuda_agent.pool.session import StayingJudge
 
@@ -99,18 +98,15 @@ class Player:
             else:
                 manifest = directory.write_start(task, self.options, self.manifest.command)
             judge = StayingJudge(self.pool, rank=time.time(), told=self._work.append)
+            key = prepare(self.options.llm, self.key_file) if policy_name(self.policy) == "llm" else None
             run = AgentRun(
                 task, self.options, self.policy, directory, manifest,
-                judge=judge, key=self._key(), hidden=(self.bench.path,),
+                judge=judge, key=key, hidden=(self.bench.path,),
             )  # fmt: skip
             self._run = run
             if self._stopped:
                 run.stop()
             return run.play()
-
-    def _key(self) -> Key | None:
-        """Returns the key of a language model. Raises UsageError where the model can't be reached."""
-        return prepare(self.options.llm, self.key_file) if policy_name(self.policy) == "llm" else None
 
     def _with_facts(self, result: BenchResult) -> BenchResult:
         directory = str(self.directory.relative_to(self.bench.path)) if self.directory.exists() else None
@@ -131,12 +127,7 @@ def bound(work: LeastWork, limits: Roofline | None, precision: Precision) -> Roo
     both. Returns None where the device's limits are unknown."""
     if limits is None:
         return None
-    memory_us = work.bytes / limits.bandwidth_gb_s / 1e3
-    product = {Precision.FP32: limits.fp32_tflops, Precision.TF32: limits.tf32_tflops}.get(
-        precision, limits.half_tflops
-    )
-    compute_us = work.product_flops / (product or limits.fp32_tflops) / 1e6
-    compute_us += work.other_flops / limits.fp32_tflops / 1e6
+    memory_us, compute_us = work.least_us(limits, precision)
     if max(memory_us, compute_us) < LATENCY_US:
         return "latency"
     return "memory" if memory_us >= compute_us else "compute"

@@ -83,7 +83,8 @@ class Bench:
         hidden = (self.directory.path, *((self.key_file,) if self.key_file is not None else ()))
         with Pool(judge, sessions=jobs, hidden=hidden, log=self.directory.turns_log) as pool:
             if self.manifest.limits is None:
-                self.manifest = self.directory.write_limits(self.manifest, pool.limits())
+                self.manifest = self.manifest.model_copy(update={"limits": pool.limits()})
+                self.manifest.write(self.directory.path)
             self.say(f"{len(fresh) + len(again)} tasks to do, {jobs} at a time")
             player = functools.partial(
                 Player, bench=self.directory, manifest=self.manifest, options=self.options.run, policy=self.policy,

@@ -17,7 +17,6 @@ from cuda_agent.bench.suite import read_suite
 from cuda_agent.cli.support.output import CommandAnswer, answers, say
 from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.bench import BenchResult, Metrics
-from cuda_agent.core.comparison import Comparison
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.plain import plain
@@ -128,12 +127,9 @@ def compare(
     """Compare benchmarks task by task, and name the differences that are more than noise."""
     comparison = comparing.compare(runs)
     if not comparison.same_stack and not anyway:
-        raise UsageError(f"The runs were made on different stacks: {_stacks(comparison)}", "Add --anyway to see them")
+        stacks = "; ".join(f"{side.directory}: {one}" for side in comparison.sides for one in side.stack_differences)
+        raise UsageError(f"The runs were made on different stacks: {stacks}", "Add --anyway to see them")
     for side in comparison.sides[1:]:
         for said in (*side.stack_differences, *side.option_differences, *side.notes):
             say(f"{side.directory}: {said}")
     return CommandAnswer(comparison, [comparison_view(comparison)])
-
-
-def _stacks(comparison: Comparison) -> str:
-    return "; ".join(f"{side.directory}: {said}" for side in comparison.sides for said in side.stack_differences)

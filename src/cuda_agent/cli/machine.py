@@ -94,7 +94,8 @@ def _timed(device: Device, seconds: float) -> CommandAnswer:
         "stack": read_stack().model_dump(mode="json"),
         "kernels": [vars(stability) for stability in found],
     }
-    lines = map(Text, (_throttling(found), f"stack  {stack_line(read_stack())}"))
+    reasons = sorted({reason for one in found for reason in one.throttle_reasons})
+    lines = map(Text, (f"throttled: {', '.join(reasons) or 'no'}", f"stack  {stack_line(read_stack())}"))
     return CommandAnswer(document, [_timing_table(found), *lines])
 
 
@@ -118,11 +119,6 @@ def _timing_table(found: Sequence[Stability]) -> Table:
 
 def _percent(share: float | None) -> str:
     return "—" if share is None else f"{share:.1%}"
-
-
-def _throttling(found: Sequence[Stability]) -> str:
-    reasons = sorted({reason for one in found for reason in one.throttle_reasons})
-    return f"throttled: {', '.join(reasons)}" if reasons else "throttled: no"
 
 
 @answers

@@ -15,6 +15,7 @@ from cuda_agent.cli import bench, export, extract, machine, optimize, promote, r
 from cuda_agent.cli.pocket import app as pocket
 from cuda_agent.cli.support.errors import report as report_error
 from cuda_agent.cli.support.output import emit
+from cuda_agent.cli.support.settings import command_group
 from cuda_agent.cli.tasks import app as tasks
 from cuda_agent.core import bytecode
 from cuda_agent.core.errors import EXIT_OK
@@ -28,14 +29,7 @@ _EXIT_CODES = (
     "12 a training halted itself; 13 nothing is left to learn from; 130 interrupted."
 )
 
-app = typer.Typer(
-    name="cuda-agent",
-    help="Turn a slow PyTorch module into a verified, faster CUDA extension.",
-    epilog=_EXIT_CODES,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = command_group("cuda-agent", "Turn a slow PyTorch module into a verified, faster CUDA extension.", _EXIT_CODES)
 for _command in (
     optimize.optimize, optimize.resume, show.show, show.replay, report.report, report.audit, extract.extract,
     extract.apply, export.export, machine.lock, promote.promote, promote.promoted, bench.bench, train.train,

@@ -76,7 +76,8 @@ def optimize(
         return by_parts(files[0], options, out, several, as_json=as_json).print(as_json=as_json)
     if len(files) == 1 and not tasks[0].is_dir():
         return answer_of(*run(files[0], out)).print(as_json=as_json)
-    return _several(files, out, run, as_json=as_json)
+    rows, code = _played_all(files, out, run, as_json=as_json)
+    return CommandAnswer(_document(rows), [suite_view(rows)], code=code).print(as_json=as_json)
 
 
 @with_settings(Limits, defaults=False)
@@ -107,11 +108,6 @@ def _files(tasks: list[Path]) -> list[Path]:
             raise UsageError(f"The folder {path} holds no task files (*.py)", "Name a folder of task files")
         files += inside
     return files
-
-
-def _several(files: list[Path], out: Path | None, run: _Run, *, as_json: bool) -> int:
-    rows, code = _played_all(files, out, run, as_json=as_json)
-    return CommandAnswer(_document(rows), [suite_view(rows)], code=code).print(as_json=as_json)
 
 
 def _played_all(files: Sequence[Path], out: Path | None, run: _Run, *, as_json: bool) -> tuple[list[RunRow], int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cuda_agent.cli.support.output import CommandAnswer, answers, say
-from cuda_agent.cli.support.settings import DebugArg, SetArg, TrainingArg
+from cuda_agent.cli.support.settings import DebugArg, SetArg, TrainingArg, command_group
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
     from cuda_agent.training.pocket.table import PlanChoice
     from cuda_agent.training.summary import Summary
 
-app = typer.Typer(
-    name="pocket",
-    help="Commands of the small training preset: choose tasks, measure their choices, compare searches.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+app = command_group(
+    "pocket", "Commands of the small training preset: choose tasks, measure their choices, compare searches."
 )
 
 FolderArg = Annotated[Path, typer.Option("--out", help="Folder of the training.")]

@@ -20,28 +20,14 @@ from cuda_agent.core.errors import StoreError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.stack import package_version
+from cuda_agent.core.words import tables, words
 
 _DONE, _LOCK = "complete", "lock"
-#: Modules that workers import, with the parts of the compiler that load on first use and the models of common tasks.
-_MODULES = (
-    "torch", "torch._dynamo", "torch.export", "torch._inductor.compile_fx", "torch._inductor.codegen.triton",
-    "torch._inductor.codegen.cpp", "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.runtime.triton_heuristics", "torch._inductor.fx_passes.post_grad", "triton.language",
-    "triton.compiler", "cuda_agent.workers.inside.reference", "cuda_agent.workers.inside.baseline",
-    "cuda_agent.workers.inside.candidate", "transformers.models.bert.modeling_bert",
-    "transformers.models.llama.modeling_llama", "transformers.models.clip.modeling_clip",
-)  # fmt: skip
-_IMPORT = """
-import importlib, os, sys
-os.nice(10)
-sys.dont_write_bytecode = False
-for name in sys.argv[2:]:
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        pass
-open(sys.argv[1], "w").close()
-"""
+
+
+def modules(*kinds: str) -> list[str]:
+    """Returns the modules of these kinds in `bytecode.yaml`, by default all."""
+    return [name for kind in kinds or tables(__file__) for name in words(__file__, kind)]
 
 
 @lru_cache(maxsize=1)
@@ -55,11 +41,9 @@ def folder() -> Path | None:
         return None
     try:
         versions = package_version("torch") or "", package_version("transformers") or ""
-        path = cache_dir() / "bytecode" / digest_text(sys.version, *versions, found.origin)[:16]
-        path.mkdir(parents=True, exist_ok=True)
+        return cache_dir("bytecode", digest_text(sys.version, *versions, found.origin)[:16])
     except (OSError, StoreError):
         return None
-    return path
 
 
 def use() -> None:
@@ -81,7 +65,8 @@ def fill() -> subprocess.Popen[bytes] | None:
     path = folder()
     if path is None or (path / _DONE).exists():
         return None
-    command = [sys.executable, "-P", "-c", _IMPORT, str(path / _DONE), *_MODULES]
+    program = Path(__file__).with_suffix(".txt").read_text()
+    command = [sys.executable, "-P", "-c", program, str(path / _DONE), *modules()]
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with contextlib.suppress(OSError), (path / _LOCK).open("w") as lock:
         # The process holds the lock until it ends.

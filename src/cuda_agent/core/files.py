@@ -88,10 +88,12 @@ def _whole_lines(stream: BinaryIO) -> int:
     return 0
 
 
-def cache_dir() -> Path:
-    """Returns `$CUDA_AGENT_CACHE`, else `$XDG_CACHE_HOME/cuda-agent`, else `~/.cache/cuda-agent`, and creates it."""
+def cache_dir(*parts: str) -> Path:
+    """Returns a folder inside `$CUDA_AGENT_CACHE`, else `$XDG_CACHE_HOME/cuda-agent`, else `~/.cache/cuda-agent`, and
+    creates it. Raises StoreError."""
     base = os.environ.get("CUDA_AGENT_CACHE")
     path = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cuda-agent"
+    path = path.joinpath(*parts)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

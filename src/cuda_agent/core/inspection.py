@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cuda_agent.core.enums import Device
+from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.record import Record
 
 Limit = Literal["memory", "compute", "latency"]
@@ -65,6 +65,11 @@ class Roofline(Record):
     tf32_tflops: float | None = None
     half_tflops: float | None = None
 
+    def product_tflops(self, precision: Precision) -> float:
+        """Returns the limit of float32 products at a precision policy, or of float32 where that isn't measured."""
+        known = {Precision.FP32: self.fp32_tflops, Precision.TF32: self.tf32_tflops}
+        return known.get(precision, self.half_tflops) or self.fp32_tflops
+
 
 class LeastWork(Record):
     """The least work of a call, from shapes and the reference's graph."""
@@ -75,6 +80,11 @@ class LeastWork(Record):
     """Operations of products."""
     other_flops: int
     """One operation per element of other operators."""
+
+    def least_us(self, limits: Roofline, precision: Precision) -> tuple[float, float]:
+        """Returns the µs that memory and arithmetic take at their limits."""
+        products_us = self.product_flops / limits.product_tflops(precision) / 1e6
+        return self.bytes / limits.bandwidth_gb_s / 1e3, products_us + self.other_flops / limits.fp32_tflops / 1e6
 
 
 class InspectReport(Record):

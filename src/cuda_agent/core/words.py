@@ -9,12 +9,18 @@ from typing import Any
 
 
 @cache
-def tables(module: str) -> dict[str, Any]:
+def tables(module: str) -> dict[Any, Any]:
     """Returns the tables of a module, given as its `__file__`, by their names."""
     import yaml
 
-    found: dict[str, Any] = yaml.safe_load(Path(module).with_suffix(".yaml").read_text())
+    found: dict[Any, Any] = yaml.safe_load(Path(module).with_suffix(".yaml").read_text())
     return found
+
+
+def words(module: str, name: str) -> list[str]:
+    """Returns the blank-separated words of one of a module's tables, in their order."""
+    text: str = tables(module)[name]
+    return text.split()
 
 
 @cache

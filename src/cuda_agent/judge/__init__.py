@@ -6,12 +6,12 @@ judge with which promotion, whole models, datasets and benchmarks measure, so th
 
 from __future__ import annotations
 
-from cuda_agent.judge.build.extension import Built, build_extension
+from cuda_agent.judge.build.extension import Built, Progress, build_extension
 from cuda_agent.judge.build.toolchain import find_toolchain, gencode
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.inspection.reached import device_roofline, work_needed
 from cuda_agent.judge.inspection.sanitizer import find_sanitizer, sanitizer_findings
-from cuda_agent.judge.profile.foreign_load import LoadMonitor, wait_for_quiet
+from cuda_agent.judge.profile.foreign_load import GpuProbe, wait_for_quiet
 from cuda_agent.judge.profile.profile import profile_candidate
 from cuda_agent.judge.profile.rings import L2_TIMES, device_facts, timing_bytes, total_bytes
 from cuda_agent.judge.profile.roofline import datasheet
@@ -27,43 +27,10 @@ from cuda_agent.judge.verify.reference import Answer, Reference
 from cuda_agent.judge.verify.trials import Secrets, Verification, failing
 
 __all__ = [
-    "KERNELS",
-    "L2_TIMES",
-    "MAX_COMPILE_THREADS",
-    "MODEL_FILE",
-    "Answer",
-    "Answers",
-    "Built",
-    "Burst",
-    "CandidateProcess",
-    "Case",
-    "JudgeServer",
-    "JudgeSession",
-    "LoadMonitor",
-    "Reference",
-    "Sample",
-    "Secrets",
-    "Sharing",
-    "Stability",
-    "Tolerance",
-    "Verification",
-    "build_extension",
-    "datasheet",
-    "device_facts",
-    "device_roofline",
-    "error_floor",
-    "evaluate",
-    "failing",
-    "find_sanitizer",
-    "find_toolchain",
-    "gencode",
-    "profile_candidate",
-    "random_operators",
-    "same_twice",
-    "sanitizer_findings",
-    "summarize",
-    "timing_bytes",
-    "total_bytes",
-    "wait_for_quiet",
-    "work_needed",
-]
+    "KERNELS", "L2_TIMES", "MAX_COMPILE_THREADS", "MODEL_FILE", "Answer", "Answers", "Built", "Burst",
+    "CandidateProcess", "Case", "GpuProbe", "JudgeServer", "JudgeSession", "Progress", "Reference", "Sample", "Secrets",
+    "Sharing", "Stability", "Tolerance", "Verification", "build_extension", "datasheet", "device_facts",
+    "device_roofline", "error_floor", "evaluate", "failing", "find_sanitizer", "find_toolchain", "gencode",
+    "profile_candidate", "random_operators", "same_twice", "sanitizer_findings", "summarize", "timing_bytes",
+    "total_bytes", "wait_for_quiet", "work_needed",
+]  # fmt: skip

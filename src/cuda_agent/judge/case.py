@@ -22,7 +22,7 @@ from cuda_agent.core.records import (
 )
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import guard
-from cuda_agent.judge.build.extension import Progress, build_extension
+from cuda_agent.judge.build.extension import Progress, build_extension, silent
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.profile import roofline
 from cuda_agent.judge.profile.profile import profile_candidate
@@ -63,7 +63,8 @@ class Case:
         self._verdict = Verdict.TIMING_VOID
         self._reason = self._log_tail = ""
         self._build: BuildReport | None = None
-        self._library: Path | None = None
+        #: the built library, alone in its folder; None before the build, or where it failed.
+        self.library: Path | None = None
         self._verify: VerifyReport | None = None
         self._profile: ProfileReport | None = None
         self._violations: list[Violation] = []
@@ -82,12 +83,7 @@ class Case:
 
     # ------------------------------------------------------------ before it runs
 
-    @property
-    def library(self) -> Path | None:
-        """The built library, alone in its folder; None before the build, or where it failed."""
-        return self._library
-
-    def build(self, progress: Progress | None = None, failed: BuildReport | None = None) -> None:
+    def build(self, progress: Progress = silent, failed: BuildReport | None = None) -> None:
         """Runs guard and compiler. `failed` is a known report of a failed build of these sources. Raises DeviceError,
         StoreError, SandboxError."""
         with contextlib.suppress(_Decided):
@@ -108,13 +104,12 @@ class Case:
         violations, self._own_kernels = guard.check_comparison(self._candidate)
         self._convict(violations)
 
-    def _compile(self, progress: Progress | None) -> None:
-        device, options, cache = self._options.device, self._options, self._build_cache
-        built = build_extension(self._candidate, device=device, options=options, cache=cache, progress=progress)
+    def _compile(self, progress: Progress) -> None:
+        built = build_extension(self._candidate, self._options, self._build_cache, progress)
         if built.library is None:
             self._build_failed(built.report)
-        self._build, self._library = built.report, built.library
-        self._convict(guard.check_built(self._candidate, built.objects, built.library, device))
+        self._build, self.library = built.report, built.library
+        self._convict(guard.check_built(self._candidate, built.objects, built.library, self._options.device))
         self._own_kernels = guard.own_kernels(built.objects)
 
     def _build_failed(self, report: BuildReport) -> NoReturn:
@@ -140,7 +135,7 @@ class Case:
         for attempt in range(1, ATTEMPTS + 1):
             self._begin_anew()
             try:
-                with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
+                with contextlib.suppress(_Decided), session.process(self._candidate, self.library) as process:
                     self._judge_in(session, process, with_profile, clock)
             except WorkerFault as error:
                 self._blame(error.fault)
@@ -256,10 +251,9 @@ class Case:
     # ------------------------------------------------------------ how it went
 
     @contextlib.contextmanager
-    def _enter(self, phase: Phase, progress: Progress | None) -> Iterator[None]:
+    def _enter(self, phase: Phase, progress: Progress) -> Iterator[None]:
         self._phase = phase
-        if progress is not None:
-            progress(phase.value, "")
+        progress(phase.value, "")
         begin = time.monotonic()
         try:
             yield

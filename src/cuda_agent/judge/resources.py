@@ -16,7 +16,7 @@ from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, Worke
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import DRAWS, Graph
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.judge.build.extension import Built, HeaderAhead, build_extension
+from cuda_agent.judge.build.extension import Built, HeaderAhead, Progress, build_extension, silent
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.sharing import Sharing
 from cuda_agent.judge.verify.admission import SIGNAL_NOTES, check_answers
@@ -32,7 +32,6 @@ from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level
 
-Progress = Callable[[str, str], None]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _S = TypeVar("_S", bound="Resources")
@@ -75,7 +74,7 @@ class Resources:
         that the task imports."""
         self.task = task
         self.options = options
-        self.progress: Progress = progress or (lambda phase, text: None)
+        self.progress: Progress = progress or silent
         self.secrets = Secrets(options.seed)
         self._hidden = tuple(hidden)
         self._build_cache = build_cache
@@ -88,8 +87,7 @@ class Resources:
         self._reference: Reference | None = None
         #: serves screenings, which decide nothing, one after the other, until a verdict is requested.
         self._screener: CandidateProcess | None = None
-        self._graph: Graph | None = None
-        self._graph_error: TaskError | None = None
+        self._graph: Graph | TaskError | None = None
         #: is known when the task was found fit to be judged.
         self.signal: Signal | None = None
 
@@ -125,7 +123,7 @@ class Resources:
         if filling is not None:
             self._stack.callback(filling.wait)
             self._stack.callback(filling.kill)
-        self._stack.callback(HeaderAhead(self.options.device, self.options).close)
+        self._stack.callback(HeaderAhead(self.options).close)
         self._reference_worker = self.workers.start(REFERENCE, small_context=True)
         if self.sharing.prewarms:
             self.prewarm()
@@ -176,8 +174,7 @@ class Resources:
         # Workers end first, because memory is freed when no process maps it.
         self.end_workers()
         self.end_screenings()
-        if self._reference is not None:
-            self._reference.release()
+        self.rest()
 
     def rest(self) -> None:
         """Frees buffers that are made again when needed, for other tasks. Raises TaskError."""
@@ -248,17 +245,16 @@ class Resources:
     def graph(self) -> Graph:
         """Returns `forward` as a graph, captured in the reference worker. Raises TaskError where it can't be
         captured."""
-        if self._graph is None and self._graph_error is None:
+        if self._graph is None:
             reference = self.reference
             try:
                 self._graph = reference.graph(self.secrets.seed())
             except OutOfMemory:
                 raise
             except TaskError as error:
-                self._graph_error = error
-        if self._graph_error is not None:
-            raise self._graph_error
-        assert self._graph is not None
+                self._graph = error
+        if isinstance(self._graph, TaskError):
+            raise self._graph
         return self._graph
 
     @one_at_a_time
@@ -304,10 +300,7 @@ class Resources:
     @one_at_a_time
     def built(self, candidate: Candidate) -> Built:
         """Returns the build's report with the library."""
-        cache = self._build_cache
-        return build_extension(
-            candidate, device=self.options.device, options=self.options, cache=cache, progress=self.progress
-        )
+        return build_extension(candidate, self.options, self._build_cache, self.progress)
 
     def screening(self, candidate: Candidate, library: Path | None) -> CandidateProcess:
         """Yields the candidate, loaded in the worker of screenings. Raises WorkerFault."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
+from cuda_agent.judge.build.extension import Progress, silent
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.inspection.inspect import inspect
 from cuda_agent.judge.inspection.sanitizer import require_sanitizer, sanitized
@@ -88,7 +88,7 @@ def evaluate(
     task: Task,
     candidate: Candidate,
     options: JudgeOptions,
-    progress: Callable[[str, str], None] | None = None,
+    progress: Progress = silent,
     *,
     sanitize: bool = False,
 ) -> Evaluation:

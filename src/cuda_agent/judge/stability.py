@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cuda_agent.core import intervals
 from cuda_agent.core.baselines import EAGER
@@ -18,6 +19,8 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
+from cuda_agent.core.templates import filled
+from cuda_agent.judge.build.extension import Progress, silent
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession
 
@@ -34,17 +37,9 @@ class KnownKernel:
     shape: tuple[int, ...]
 
     def task(self) -> Task:
-        shape = ", ".join(map(str, self.shape))
-        source = (
-            "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
-            f"        return {self.expression}\n\n\ndef get_inputs():\n    return [torch.randn({shape})]\n\n\n"
-            "def get_init_inputs():\n    return []\n"
-        )
-        return Task(
-            name=f"aa_{self.label}".replace(" ", "_").replace("µ", "u").replace(".", "_"),
-            source=source,
-            origin="stability",
-        )
+        source = filled(Path(__file__).with_suffix(".py.j2"), expression=self.expression, shape=self.shape)
+        name = f"aa_{self.label}".replace(" ", "_").replace("µ", "u").replace(".", "_")
+        return Task(name=name, source=source, origin="stability")
 
 
 KERNELS = {
@@ -89,9 +84,7 @@ class Sample:
 
 @contextmanager
 def same_twice(
-    kernel: KnownKernel,
-    options: JudgeOptions,
-    progress: Callable[[str, str], None] | None = None,
+    kernel: KnownKernel, options: JudgeOptions, progress: Progress = silent
 ) -> Iterator[Callable[[], Sample]]:
     """Opens a judge for one kernel. Each call of what it yields is one evaluation with its own worker.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cuda_agent.core.config import OPENAI_URL, LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
@@ -139,8 +139,7 @@ def _openai(options: LanguageModelOptions, key: Key | None) -> Open:
     def open_stream(keywords: dict[str, Any]) -> Iterable[Any]:
         # The SDK would walk through every message that isn't in `extra_body`, which takes 80 ms for 131,072 tokens.
         long = {name: keywords.pop(name) for name in ("messages", "tools") if name in keywords}
-        chunks: Iterable[Any] = client.chat.completions.create(messages=[], extra_body=long, **keywords)
-        return chunks
+        return cast(Iterable[Any], client.chat.completions.create(messages=[], extra_body=long, **keywords))
 
     return open_stream
 
@@ -160,9 +159,7 @@ def _litellm(options: LanguageModelOptions, key: Key | None) -> Open:
     secret = {} if key is None else {"api_key": key.reveal()}
 
     def open_stream(keywords: dict[str, Any]) -> Iterable[Any]:
-        chunks: Iterable[Any] = litellm.completion(
-            **keywords, **named, **secret, timeout=options.timeout_s, num_retries=0
-        )
-        return chunks
+        settings = {**named, **secret, "timeout": options.timeout_s, "num_retries": 0}
+        return cast(Iterable[Any], litellm.completion(**keywords, **settings))
 
     return open_stream

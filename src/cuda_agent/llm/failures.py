@@ -10,6 +10,7 @@ from enum import StrEnum
 from json import JSONDecodeError
 from typing import Any
 
+from cuda_agent.core.words import tables, words
 from cuda_agent.llm.keys import HOW_TO_GIVE
 from cuda_agent.llm.stream import BrokenStream
 
@@ -34,15 +35,6 @@ class RequestFailure:
     wait_s: float | None = None
 
 
-_QUOTA_CODES = {
-    "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
-    "insufficient_user_quota", "credit_balance_too_low",
-}  # fmt: skip
-_LENGTH_CODES = {"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"}
-_LENGTH_WORDS = (
-    "maximum context length", "context length", "context window", "context size", "prompt is too long",
-    "maximum input length", "too many tokens", "input is too long", "max_prompt_length", "maximum prompt length",
-)  # fmt: skip
 _TRANSIENT_STATUS = (408, 409, 425, 429)
 _SHOWN = 400
 
@@ -51,90 +43,73 @@ def classify(error: Exception, base_url: str, model: str) -> RequestFailure | No
     """Classifies an exception of a request. Returns None for one that isn't the endpoint's, which is our own bug."""
     import openai
 
+    facts: dict[str, Any] = {"url": base_url, "model": model, "how_to_give": HOW_TO_GIVE}
+    wait_s = None
     if isinstance(error, openai.APIStatusError):
-        return _by_status(error, base_url, model)
-    if isinstance(error, openai.APITimeoutError):
-        return RequestFailure(FailureKind.TRANSIENT, f"{base_url} was silent for too long", "Is the server overloaded?")
-    if isinstance(error, openai.APIConnectionError):
-        why = _cut(str(error.__cause__ or error))
-        return RequestFailure(
-            FailureKind.TRANSIENT, f"No connection to {base_url} ({why})", "Is the server running there?"
-        )
-    if isinstance(error, openai.APIError):
-        return _in_stream(error, base_url)
-    if isinstance(error, BrokenStream | JSONDecodeError | UnicodeDecodeError | ConnectionError) or _is_transport(error):
-        return RequestFailure(
-            FailureKind.TRANSIENT, f"{base_url} broke off its answer ({_cut(str(error) or type(error).__name__)})"
-        )
-    return None
+        facts |= {"status": error.status_code, "said": _message(error)}
+        name = _by_status(error, error.status_code, facts["said"])
+        wait_s = _retry_after(error) if name == "status" else None
+    elif isinstance(error, openai.APITimeoutError):
+        name = "silent"
+    elif isinstance(error, openai.APIConnectionError):
+        name, facts["said"] = "unreachable", _cut(str(error.__cause__ or error))
+    elif isinstance(error, openai.APIError):
+        facts["said"] = _message(error)
+        name = _in_stream(error, facts["said"])
+    elif _broke_off(error):
+        name, facts["said"] = "ended", _cut(str(error) or type(error).__name__)
+    else:
+        return None
+    kind, cause, remedy = tables(__file__)["failures"][name]
+    return RequestFailure(FailureKind(kind), cause.format(**facts), remedy.format(**facts), wait_s)
 
 
-def _by_status(error: Any, base_url: str, model: str) -> RequestFailure:
-    status, words, said = int(error.status_code), _codes(error), _message(error)
-    if status == 402 or words & _QUOTA_CODES:
-        return RequestFailure(
-            FailureKind.FATAL, f"{base_url} says that the quota or balance is used up ({status}: {said})",
-            "Add credit or use another key, then resume the run",
-        )  # fmt: skip
+def _by_status(error: Any, status: int, said: str) -> str:
+    """Returns the name of a failure with a status."""
+    if status == 402 or _has_code(error, "quota_codes"):
+        return "quota"
     if status in (401, 403):
-        return RequestFailure(
-            FailureKind.FATAL, f"{base_url} refuses the key ({status}: {said})", f"{HOW_TO_GIVE}, then resume the run"
-        )
+        return "key"
     if status == 404:
-        return RequestFailure(
-            FailureKind.FATAL, f"{base_url} has no model {model!r}, or is no OpenAI endpoint (404: {said})",
-            "Check --model and --base-url, which usually ends in /v1",
-        )  # fmt: skip
-    if status in (400, 413, 422) and _says_too_long(words, said):
-        return RequestFailure(FailureKind.TOO_LONG, said)
+        return "model"
+    if status in (400, 413, 422) and _says_too_long(error, said):
+        return "length"
     if status in (400, 422) and "stream_options" in said:  # foreign text: the endpoint's
-        return RequestFailure(FailureKind.UNKNOWN_OPTION, said)
-    if status in _TRANSIENT_STATUS or status >= 500:
-        return RequestFailure(
-            FailureKind.TRANSIENT, f"{base_url} answered {status}: {said}", wait_s=_retry_after(error)
-        )
-    return RequestFailure(
-        FailureKind.FATAL, f"{base_url} refuses the request ({status}: {said})",
-        "Models without tool calls need --tools tagged; some refuse --temperature or need --reasoning drop",
-    )  # fmt: skip
+        return "option"
+    return "status" if status in _TRANSIENT_STATUS or status >= 500 else "request"
 
 
-def _in_stream(error: Any, base_url: str) -> RequestFailure:
-    """Classifies an error event inside a stream that began well. Most often the server is overloaded."""
-    words, said = _codes(error), _message(error)
-    if words & _QUOTA_CODES:
-        return RequestFailure(
-            FailureKind.FATAL, f"{base_url} says that the quota is used up ({said})", "Add credit, then resume"
-        )
-    if _says_too_long(words, said):
-        return RequestFailure(FailureKind.TOO_LONG, said)
-    return RequestFailure(FailureKind.TRANSIENT, f"{base_url} broke off its answer: {said}")
+def _in_stream(error: Any, said: str) -> str:
+    """Returns the name of an error event inside a stream that began well. Most often the server is overloaded."""
+    if _has_code(error, "quota_codes"):
+        return "quota_in_stream"
+    return "length" if _says_too_long(error, said) else "ended_in_stream"
 
 
-def _says_too_long(words: set[str], said: str) -> bool:
-    if words & _LENGTH_CODES:
+def _says_too_long(error: Any, said: str) -> bool:
+    if _has_code(error, "length_codes"):
         return True
-    return any(phrase in said.lower() for phrase in _LENGTH_WORDS)  # foreign text: the endpoint's
+    return any(phrase in said.lower() for phrase in tables(__file__)["too_long"])  # foreign text: the endpoint's
 
 
-def _codes(error: Any) -> set[str]:
-    body = error.body if isinstance(getattr(error, "body", None), dict) else {}
+def _has_code(error: Any, table: str) -> bool:
+    body = _body(error)
     found = (getattr(error, "code", None), getattr(error, "type", None), body.get("code"), body.get("type"))
-    return {word for word in found if isinstance(word, str)}
+    return any(code in words(__file__, table) for code in found)
 
 
 def _message(error: Any) -> str:
-    body = error.body if isinstance(getattr(error, "body", None), dict) else {}
+    body = _body(error)
     inner = body.get("error")
-    for said in (
-        body.get("message"),
-        body.get("detail"),
-        inner,
-        inner.get("message") if isinstance(inner, dict) else 0,
-    ):
+    nested = inner.get("message") if isinstance(inner, dict) else None
+    for said in (body.get("message"), body.get("detail"), inner, nested):
         if isinstance(said, str) and said:
             return _cut(said)
     return _cut(str(getattr(error, "message", "") or error))
+
+
+def _body(error: Any) -> dict[str, Any]:
+    return error.body if isinstance(getattr(error, "body", None), dict) else {}
 
 
 def _retry_after(error: Any) -> float | None:
@@ -156,10 +131,10 @@ def _retry_after(error: Any) -> float | None:
         return None
 
 
-def _is_transport(error: Exception) -> bool:
-    """Whether an error is from the HTTP library below the SDK, which has had two names."""
-    kinds = (getattr(sys.modules.get(name), "TransportError", None) for name in ("httpx", "httpx2"))
-    return any(kind is not None and isinstance(error, kind) for kind in kinds)
+def _broke_off(error: Exception) -> bool:
+    """Whether an error is from reading an answer. The HTTP library below the SDK has had two names."""
+    kinds = (getattr(sys.modules.get(name), "TransportError", BrokenStream) for name in ("httpx", "httpx2"))
+    return isinstance(error, (BrokenStream, JSONDecodeError, UnicodeDecodeError, ConnectionError, *kinds))
 
 
 def _cut(text: str) -> str:

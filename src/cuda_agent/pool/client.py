@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cuda_agent.core.errors import WorkerError
@@ -111,20 +111,6 @@ class Stay:
         """Gives the promise back. A second call does nothing."""
         with suppress(OSError):
             self._ticket.close()
-
-
-class DeviceTurn:
-    """One device step at a time, which a thread can give up and take again."""
-
-    def __init__(self, queue: DeviceQueue) -> None:
-        self._queue, self._stack = queue, ExitStack()
-
-    def take(self, step: str, step_bytes: int) -> None:
-        self._stack.enter_context(self._queue.device(step, step_bytes))
-
-    def give_up(self) -> None:
-        """Ends the step, if there is one."""
-        self._stack.close()
 
 
 def _ended() -> WorkerError:

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
@@ -49,7 +49,7 @@ class BuilderRole:
     def compile(self, candidate: Candidate, options: JudgeOptions) -> Built:
         """Compiles without checking the rules. Raises what `build_extension` raises."""
         with nullcontext() if self._queue is None else self._queue.host("build"):
-            return build_extension(candidate, device=options.device, options=options)
+            return build_extension(candidate, options)
 
     def close(self) -> None:
         pass
@@ -102,8 +102,7 @@ class DeviceHost:
     def judge(self, case: Case, with_profile: bool) -> Evaluation:
         """Returns the evaluation. Raises errors that the candidate didn't cause; the task's next candidate then gets a
         new session."""
-        evaluation: Evaluation = self._call(case.task, "judge", case, with_profile=with_profile)
-        return evaluation
+        return cast(Evaluation, self._call(case.task, "judge", case, with_profile=with_profile))
 
     def ask(self, task: Task, method: str, arguments: tuple[Any, ...]) -> Any:
         """Returns the result of a method of the task's `QueuedSession`. Raises what it raises."""

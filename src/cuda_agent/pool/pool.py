@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Device
@@ -73,12 +73,10 @@ class Pool:
         sessions: int = SESSIONS,
         hidden: Sequence[Path] = (),
         log: Path | None = None,
-        card_bytes: int | None = None,
     ) -> None:
         """`gpus` are UUIDs (or numbers) of GPUs; by default it is the GPU that torch uses. `builders` is how many
         candidates are compiled at a time. `sessions` is how many tasks a device keeps ready. `hidden` are folders that
-        no worker may read, as in `JudgeSession`. `log` is a file that gets a line for each turn. `card_bytes` is the
-        memory of a device that may be promised, by default nearly all of it.
+        no worker may read, as in `JudgeSession`. `log` is a file that gets a line for each turn.
 
         Raises UsageError where these values are inconsistent.
         """
@@ -87,7 +85,6 @@ class Pool:
         if sessions < 1 or (builders is not None and builders < 1):
             raise UsageError("A pool needs at least one builder and one session", "Give 1 or more")
         self._options, self._sessions, self._hidden, self._log = options, sessions, tuple(hidden), log
-        self._card = card_bytes
         self._stack = contextlib.ExitStack()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-pool-")))
         self._lock = threading.Lock()
@@ -109,7 +106,7 @@ class Pool:
         cores = os.sched_getaffinity(0)
         mine = share(cores, number, count)
         slots = max(1, len(mine - kept) // _CORES_OF_A_STEP)
-        card = (self._card or int(_PROMISED * card_bytes(gpu))) if cuda else self._card
+        card = int(_PROMISED * card_bytes(gpu)) if cuda else None
         rule = QueueRule(card, host_slots=slots, shares_cores=not cuda)
         path = self._folder / f"queue-{number}.sock"
         server = QueueServer(path, rule, log=self._log, is_short=partial(self._release_idle, number))
@@ -163,7 +160,8 @@ class Pool:
             host = self._choose(task)
             is_idle = host.waiting == 1
         if is_idle:
-            host.threads.submit(self._prepare, host, task)
+            # This loads the task while its candidate compiles. An error is raised again when the candidate is judged.
+            host.threads.submit(self._quietly, host.helper, "prepare", task)
         self._building.submit(self._build, host, future, case, with_profile)
         future.add_done_callback(partial(self._finished, host))
         return future
@@ -172,8 +170,7 @@ class Pool:
         """Returns the build of a builder that no submitted candidate needs. Raises DeviceError, StoreError,
         SandboxError, WorkerError."""
         with self.builders.one(first=False) as builder:
-            built: Built = builder.call("compile", candidate, self._options)
-        return built
+            return cast(Built, builder.call("compile", candidate, self._options))
 
     def ask(self, task: Task, method: str, *arguments: Any) -> Any:
         """Returns the result of a method of the task's `QueuedSession`. Raises what it raises, and WorkerError."""
@@ -208,8 +205,7 @@ class Pool:
 
     def limits(self) -> Roofline | None:
         """Returns the device's roofline, which is measured once. Raises WorkerError, DeviceError."""
-        limits: Roofline | None = self.hosts[0].helper.call("limits")
-        return limits
+        return cast(Roofline | None, self.hosts[0].helper.call("limits"))
 
     def close(self) -> None:
         """Ends all processes. Unfinished futures raise CancelledError or WorkerError. A second call does nothing."""
@@ -266,11 +262,6 @@ class Pool:
     def _quietly(self, helper: HelperProcess, job: str, *arguments: Any) -> None:
         with contextlib.suppress(CudaAgentError):
             helper.call(job, *arguments)
-
-    def _prepare(self, host: _Host, task: Task) -> None:
-        """Loads the task on an idle host while its candidate compiles. An error is raised again when the candidate is
-        judged."""
-        self._quietly(host.helper, "prepare", task)
 
     def _finished(self, host: _Host, future: Future[Evaluation]) -> None:
         with self._lock:

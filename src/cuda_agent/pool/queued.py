@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, LeastWork
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge import Case, JudgeSession, Sharing, timing_bytes, total_bytes, work_needed
-from cuda_agent.pool.client import DeviceQueue, DeviceTurn, Stay
+from cuda_agent.pool.client import DeviceQueue, Stay
 from cuda_agent.pool.rule import Need
 from cuda_agent.workers.process import Worker
 from cuda_agent.workers.requests.reference import CallEstimate
@@ -108,9 +108,10 @@ class QueuedSession:
         self._card = card_bytes
         self._size = CallSize(USUAL_PEAK // 2, USUAL_PEAK // 2)
         self._need = self._size.need(None, card_bytes)
-        self._turn = DeviceTurn(queue)
+        #: the device step of this moment, which can be given up and taken again.
+        self._turn = ExitStack()
         self._sharing = sharing
-        sharing.device_use, sharing.give_up = self._prepares, self._turn.give_up
+        sharing.device_use, sharing.give_up = self._prepares, self._turn.close
         self._session: JudgeSession | None = None
         self._stay: Stay | None = None
         self._stay_step = "stay"
@@ -268,11 +269,12 @@ class QueuedSession:
 
     @contextmanager
     def _device(self, step: DeviceStep) -> Iterator[None]:
-        self._turn.take(step.name, self._size.of(step))
-        try:
+        with self._turn:
+            self._take(step)
             yield
-        finally:
-            self._turn.give_up()
+
+    def _take(self, step: DeviceStep) -> None:
+        self._turn.enter_context(self._queue.device(step.name, self._size.of(step)))
 
     @contextmanager
     def _prepares(self) -> Iterator[None]:
@@ -286,7 +288,7 @@ class QueuedSession:
     def _clock(self, session: JudgeSession, *, then: DeviceStep | None = None) -> Iterator[None]:
         """This block has the device alone, when no baseline is being prepared any more. `then` is the device step that
         follows."""
-        self._turn.give_up()
+        self._turn.close()
         session.settle()
         try:
             with self._queue.clock("timing"):
@@ -297,4 +299,4 @@ class QueuedSession:
                         session.rest()
         finally:
             if then is not None:
-                self._turn.take(then.name, self._size.of(then))
+                self._take(then)

@@ -13,8 +13,8 @@ steps fit on the card, so no task runs out of memory because of another. A task 
 alone.
 
 Requests of equal kind are granted by rank, oldest task first. A stay that doesn't fit may be overtaken by smaller ones
-until it has waited `PATIENCE_S` seconds. A waiting clock stops new device steps after `join_s`
-seconds. When the device is free, all clocks that waited then run one after the other.
+until it has waited `PATIENCE_S` seconds. A waiting clock stops new device steps after `JOIN_S` seconds. When the device
+is free, all clocks that waited then run one after the other.
 """
 
 from __future__ import annotations
@@ -63,13 +63,11 @@ class QueueRequest:
 class QueueRule:
     """The queue and the ledger of one device. Each method returns the tickets that it grants."""
 
-    def __init__(
-        self, card: int | None, *, host_slots: int = 4, shares_cores: bool = False, join_s: float = JOIN_S
-    ) -> None:
+    def __init__(self, card: int | None, *, host_slots: int = 4, shares_cores: bool = False) -> None:
         """`card` is how many bytes of the device may be promised; with None, memory isn't counted. `host_slots` is the
         number of host steps at a time. With `shares_cores` the device is the CPU, so a host step counts as a device
         step."""
-        self._card, self._host_slots, self._shares_cores, self._join_s = card, host_slots, shares_cores, join_s
+        self._card, self._host_slots, self._shares_cores = card, host_slots, shares_cores
         self._waiting: dict[int, QueueRequest] = {}
         self._granted: dict[int, QueueRequest] = {}
         #: Clocks that waited when the last device step ended.
@@ -144,7 +142,7 @@ class QueueRule:
                 self._batch.discard(request.ticket)
                 return [self._begin(request)]
             self._phase_began = now
-        is_open = not clocks or not running or now - self._phase_began < self._join_s
+        is_open = not clocks or not running or now - self._phase_began < JOIN_S
         running_tasks = {one.task for one in running}
         granted = []
         for request in self._queue(Kind.DEVICE):

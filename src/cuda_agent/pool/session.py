@@ -14,12 +14,9 @@ from cuda_agent.core.errors import CudaAgentError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, LeastWork
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
-from cuda_agent.judge import Built, JudgeServer, JudgeSession
+from cuda_agent.judge import Built, JudgeServer, JudgeSession, Progress
 from cuda_agent.pool.pool import Pool
 from cuda_agent.workspace.layout import Workspace
-
-#: progress(phase, text) gets one line for a person.
-Progress = Callable[[str, str], None]
 
 
 class PooledSession:
@@ -45,8 +42,7 @@ class PooledSession:
     def graph(self) -> Graph:
         """Returns the task's graph. Raises TaskError."""
         self.progress("task", "capturing the graph")
-        graph: Graph = self._pool.ask(self.task, "graph")
-        return graph
+        return cast(Graph, self._pool.ask(self.task, "graph"))
 
     def built(self, candidate: Candidate) -> Built:
         """Returns the build's report with the library itself."""
@@ -62,15 +58,13 @@ class PooledSession:
         # The device host then finds the library in the cache.
         self.built(candidate)
         self.progress("profile", f"screening {len(configs)} settings")
-        report: ScreenReport = self._pool.ask(self.task, "screen", candidate, configs)
-        return report
+        return cast(ScreenReport, self._pool.ask(self.task, "screen", candidate, configs))
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """Says what limits a candidate. Returns the build's report where it doesn't compile."""
         self.built(candidate)
         self.progress("inspect", "in the queue of the device")
-        report: InspectReport | BuildReport = self._pool.ask(self.task, "inspect", candidate)
-        return report
+        return cast(InspectReport | BuildReport, self._pool.ask(self.task, "inspect", candidate))
 
     def verify(self, candidate: Candidate) -> Evaluation:
         """Verifies without timing."""

@@ -201,10 +201,7 @@ class Examination:
 
     def _built(self, name: str) -> BuildReport:
         """Compiles the candidate in the build cache `name`."""
-        options, cache = self._options(), self._cache(name)
-        return build_extension(
-            self._candidate, device=self._device, options=options, cache=cache, progress=self._progress
-        ).report
+        return build_extension(self._candidate, self._options(), self._cache(name), self._progress).report
 
     def _swapped(self, evaluations: Sequence[Evaluation]) -> GateResult | None:
         """Returns a failure where a process ran another library than the rebuilt one, else None."""

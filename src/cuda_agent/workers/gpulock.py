@@ -47,10 +47,18 @@ def gpu_lock(
     `waiting` is called once with the holder where the lock isn't free. Raises DeviceError after `timeout_s` seconds, or
     as soon as `given_up` returns true.
     """
-    path = path or lock_path(uuid)
+    path, end = path or lock_path(uuid), time.monotonic() + timeout_s
     descriptor = _open(path)
     try:
-        _acquire(descriptor, path, timeout_s, waiting, given_up)
+        while not _is_taken(descriptor):
+            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "another process"
+            if waiting is not None:
+                waiting(holder)
+                waiting = None
+            if time.monotonic() > end or given_up():
+                cause = f"The GPU's timing lock {path} is held by {holder}"
+                raise DeviceError(cause, "Wait for it, or end that process")
+            time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         yield
@@ -61,15 +69,21 @@ def gpu_lock(
 def claimed(word: str) -> int | None:
     """Returns a descriptor that holds a lock of this machine until it is closed or the process ends. Returns None where
     another process holds the lock, or where it can't be opened."""
-    with contextlib.suppress(DeviceError):
+    with contextlib.suppress(DeviceError, OSError):
         descriptor = _open(lock_path(word))
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-        else:
+        if _is_taken(descriptor):
             return descriptor
+        os.close(descriptor)
     return None
+
+
+def _is_taken(descriptor: int) -> bool:
+    """Takes the lock. Returns False where another process holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open(path: Path) -> int:
@@ -81,26 +95,3 @@ def _open(path: Path) -> int:
     with contextlib.suppress(OSError):
         os.fchmod(descriptor, 0o666)
     return descriptor
-
-
-def _acquire(
-    descriptor: int,
-    path: Path,
-    timeout_s: float,
-    waiting: Callable[[str], None] | None,
-    given_up: Callable[[], bool],
-) -> None:
-    end = time.monotonic() + timeout_s
-    told = False
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "another process"
-        if waiting is not None and not told:
-            waiting(holder)
-            told = True
-        if time.monotonic() > end or given_up():
-            raise DeviceError(f"The GPU's timing lock {path} is held by {holder}", "Wait for it, or end that process")
-        time.sleep(0.05)

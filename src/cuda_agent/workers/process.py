@@ -21,14 +21,7 @@ from cuda_agent.core.records import Task, Violation
 from cuda_agent.core.stack import available_memory
 from cuda_agent.workers.affinity import near_gpu
 from cuda_agent.workers.buffers import Arena, synchronize
-from cuda_agent.workers.channel import (
-    ChannelError,
-    DeadlinePassed,
-    JudgeChannel,
-    ProtocolViolation,
-    RemoteFailure,
-    name_of,
-)
+from cuda_agent.workers.channel import ChannelClosed, ChannelError, DeadlinePassed, JudgeChannel, RemoteFailure, name_of
 from cuda_agent.workers.requests import A, Detach, FaultKind, ImportTask, Start, WorkerRequest
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
@@ -300,7 +293,7 @@ class Worker:
         return self._process.tail(LOG_TAIL)
 
     def _fault(self, error: ChannelError, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
-        if not isinstance(error, RemoteFailure | DeadlinePassed | ProtocolViolation):
+        if isinstance(error, ChannelClosed):
             return self._death(op)
         if not isinstance(error, RemoteFailure):
             self.kill()
@@ -321,7 +314,7 @@ class Worker:
         return Fault(verdict, f"{op}: {how}", FaultKind.DIED, self.tail(), how=how)
 
 
-def fault_of(error: RemoteFailure | DeadlinePassed | ProtocolViolation, op: str, timeout_s: float, tail: str) -> Fault:
+def fault_of(error: ChannelError, op: str, timeout_s: float, tail: str) -> Fault:
     """Returns the fault of a process that reported an error, gave no answer in time, or broke the protocol."""
     if isinstance(error, RemoteFailure):
         return Fault(_VERDICTS[error.kind], error.message, error.kind, tail, remedy=error.remedy)

@@ -15,14 +15,7 @@ from pathlib import Path
 
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import WorkerError
-from cuda_agent.workers.channel import (
-    ChannelError,
-    DeadlinePassed,
-    JudgeChannel,
-    ProtocolViolation,
-    RemoteFailure,
-    name_of,
-)
+from cuda_agent.workers.channel import ChannelClosed, ChannelError, JudgeChannel, RemoteFailure, name_of
 from cuda_agent.workers.process import Fault, Worker, WorkerFault, fault_of, how_it_ended
 from cuda_agent.workers.requests import A, FaultKind, WorkerRequest
 from cuda_agent.workers.requests.zygote import EndFork, ForkTask, WarmZygote
@@ -142,7 +135,7 @@ class Fork:
     def _fault(self, error: ChannelError, op: str, timeout_s: float) -> Fault:
         tail = self._zygote.tail()
         ended = None if isinstance(error, RemoteFailure) else self.end()
-        if isinstance(error, RemoteFailure | DeadlinePassed | ProtocolViolation):
+        if not isinstance(error, ChannelClosed):
             return fault_of(error, op, timeout_s, tail)
         if isinstance(ended, Fault):
             return replace(ended, reason=f"{op}: {ended.how or ended.reason}")

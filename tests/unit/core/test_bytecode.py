@@ -11,7 +11,7 @@ from cuda_agent.core import bytecode
 
 def test_one_process_fills_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bytecode, "folder", lambda: tmp_path)
-    monkeypatch.setattr(bytecode, "_MODULES", ("no_such_module", "json.tool"))
+    monkeypatch.setattr(bytecode, "modules", lambda: ["no_such_module", "json.tool"])
     first = bytecode.fill()
     assert first is not None and bytecode.fill() is None, "another process is at it"
     assert first.wait(30) == 0 and list(tmp_path.rglob("tool.*.pyc"))
@@ -20,7 +20,7 @@ def test_one_process_fills_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_what_was_cut_short_is_filled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bytecode, "folder", lambda: tmp_path)
-    monkeypatch.setattr(bytecode, "_MODULES", ("json.tool",))
+    monkeypatch.setattr(bytecode, "modules", lambda: ["json.tool"])
     first = bytecode.fill()
     assert first is not None
     first.kill()

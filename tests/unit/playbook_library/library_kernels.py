@@ -89,7 +89,7 @@ def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list
     precision = Precision.TF32 if device is Device.CUDA else Precision.FP32
     proposal = propose(graph_of(module, inputs), device, precision, Options(channels_last=channels_last))
     assert {"gemm", "convolution"} & set(proposal.skills)
-    built = build_extension(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
+    built = build_extension(proposal.candidate, JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log
     import_extension(built.library, f"{case}_{dtype}")
     namespace: dict[str, Any] = {"__name__": "model_new"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import WorkerError
-from cuda_agent.pool.client import DeviceQueue, DeviceTurn
+from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.pool.rule import Need, QueueRule
 from cuda_agent.pool.server import QueueServer
 from cuda_agent.workspace.sockets import connected_socket
@@ -55,11 +56,11 @@ def clock(queue: DeviceQueue, order: list[str], name: str) -> threading.Thread:
 
 def test_a_clock_waits_for_device_steps(server: QueueServer, tmp_path: Path) -> None:
     one, other, order = DeviceQueue(server.address, "one"), DeviceQueue(server.address, "other"), list[str]()
-    turn = DeviceTurn(one)
-    turn.take("verification", 10)
+    turn = contextlib.ExitStack()
+    turn.enter_context(one.device("verification", 10))
     thread = clock(other, order, "timed")
     assert waits(thread) and not order
-    turn.give_up()
+    turn.close()
     thread.join(10)
     assert order == ["timed"]
     log, limit = tmp_path / "turns.jsonl", time.monotonic() + 10
@@ -114,8 +115,10 @@ def test_memory_is_promised_and_given_back(tmp_path: Path) -> None:
 def test_a_queue_that_ends_is_heard_of(tmp_path: Path) -> None:
     failed: list[WorkerError] = []
     with QueueServer(tmp_path / "queue.sock", QueueRule(None)) as server:
-        queue, turn = DeviceQueue(server.address, "one"), DeviceTurn(DeviceQueue(server.address, "other"))
-        turn.take("verification", 0)
+        queue, other = DeviceQueue(server.address, "one"), DeviceQueue(server.address, "other")
+        # The other one never ends its step.
+        turn = other.device("verification")
+        turn.__enter__()
 
         def run() -> None:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import traceback
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 import typer
 
 from cuda_agent.cli.support.output import emit, say
-from cuda_agent.core.errors import EXIT_INTERRUPTED, CudaAgentError, UsageError
+from cuda_agent.core.errors import EXIT_INTERRUPTED, CudaAgentError, StoreError, UsageError
 from cuda_agent.report.plain import plain
 
 #: The base of the argument parser's errors; typer has brought its own copy of click since 0.20.
@@ -62,10 +63,6 @@ def _as_ours(error: BaseException) -> CudaAgentError | None:
 
 def _machine_error(error: OSError) -> CudaAgentError:
     """An operating-system error that no layer named: still the machine's, not a crash of ours."""
-    import errno
-
-    from cuda_agent.core.errors import StoreError
-
     where = f" ({error.filename})" if error.filename else ""
     remedies = {errno.ENOSPC: "Free some space", errno.EDQUOT: "Free some space", errno.EFBIG: "Raise the file limit"}
     return StoreError(f"{error.strerror}{where}", remedies.get(error.errno or 0, "See --debug for where it happened"))

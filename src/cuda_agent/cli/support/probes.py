@@ -25,23 +25,8 @@ from cuda_agent.workspace.sandbox import SandboxSpec, sandbox_facts, spawn
 _GIB = 1 << 30
 _TIMEOUT_S = 180
 _MEMORY_GIB, _DISK_GIB = 6, 3
-
-_TORCH = """
-import json, torch
-facts = {"version": torch.__version__, "cuda": torch.version.cuda, "gpu": None, "why": ""}
-try:
-    if torch.cuda.is_available():
-        x = torch.ones(1024, device="cuda")
-        assert float((x + x).sum()) == 2048.0
-        facts["gpu"] = torch.cuda.get_device_name(0)
-    elif torch.version.cuda:
-        torch.cuda.init()
-except Exception as error:
-    facts["why"] = str(error).splitlines()[0] if str(error) else type(error).__name__
-print(json.dumps(facts))
-"""
-_CPP = "#include <Python.h>\n#include <omp.h>\n#include <vector>\nint f() { return omp_get_max_threads(); }\n"
-_CU = "__global__ void k(float* x) { x[threadIdx.x] += 1.0f; }\nvoid f(float* x) { k<<<1, 32>>>(x); }\n"
+#: what the probes compile and run.
+_TEXTS = Path(__file__).with_name("doctor")
 
 
 @dataclass(frozen=True)
@@ -69,7 +54,7 @@ def probe_python() -> Probe:
 
 def probe_torch() -> tuple[Probe, dict[str, Any]]:
     """Imports torch in a process of its own and, where there is a GPU, computes on it."""
-    done = _run([sys.executable, "-c", _TORCH])
+    done = _run(_torch_command())
     try:
         facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
@@ -85,7 +70,7 @@ def probe_cxx() -> Probe:
     if compiler is None:
         return Probe("g++", "missing", "not found", "apt-get install g++")
     include = sysconfig.get_paths()["include"]
-    done = _compile([compiler, "-std=c++20", "-fopenmp", "-fPIC", f"-I{include}"], "probe.cpp", _CPP)
+    done = _compile([compiler, "-std=c++20", "-fopenmp", "-fPIC", f"-I{include}"], "probe.cpp")
     if done.returncode == 0:
         return Probe("g++", "ok", f"{compiler} {first_line(compiler, '-dumpfullversion') or ''}".strip())
     if "Python.h" in done.stderr:  # foreign text: the compiler's
@@ -98,7 +83,7 @@ def probe_nvcc() -> Probe:
     nvcc = find_nvcc()
     if nvcc is None:
         return Probe("nvcc", "missing", "not found", "install the CUDA toolkit, or set CUDA_HOME to where it is")
-    done = _compile([nvcc, "-O1"], "probe.cu", _CU)
+    done = _compile([nvcc, "-O1"], "probe.cu")
     if done.returncode == 0:
         return Probe("nvcc", "ok", f"{nvcc} {_release(nvcc)}".strip())
     return Probe("nvcc", "missing", f"can't compile: {_first(done.stderr)}", "install a matching g++ and CUDA toolkit")
@@ -144,7 +129,7 @@ def _gpu_inside(level: SandboxLevel) -> str | None:
         scratch.mkdir()
         try:
             spec = SandboxSpec(scratch=scratch, level=level, gpu=True)
-            with spawn([sys.executable, "-c", _TORCH], spec, cwd=scratch, log=log) as process:
+            with spawn(_torch_command(), spec, cwd=scratch, log=log) as process:
                 process.wait(_TIMEOUT_S)
             facts = json.loads((log.read_text().splitlines() or [""])[-1])
         except CudaAgentError as error:
@@ -194,11 +179,13 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
-def _compile(command: list[str], name: str, text: str) -> subprocess.CompletedProcess[str]:
+def _torch_command() -> list[str]:
+    return [sys.executable, "-c", (_TEXTS / "torch.txt").read_text()]
+
+
+def _compile(command: list[str], source: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory(prefix="cuda-agent-doctor-") as folder:
-        source = Path(folder) / name
-        source.write_text(text)
-        return _run([*command, "-c", str(source), "-o", str(source.with_suffix(".o"))])
+        return _run([*command, "-c", str(_TEXTS / source), "-o", f"{folder}/probe.o"])
 
 
 def _release(nvcc: str) -> str:

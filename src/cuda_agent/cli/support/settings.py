@@ -51,6 +51,13 @@ DebugArg = Annotated[bool, typer.Option("--debug", help="Show the traceback of a
 _BOUNDS = (("min", "ge"), ("max", "le"))
 
 
+def command_group(name: str, about: str, epilog: str | None = None) -> typer.Typer:
+    """Returns a group of commands. Without arguments it prints its help; errors are printed by the caller."""
+    return typer.Typer(
+        name=name, help=about, epilog=epilog, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
+
+
 @dataclass(frozen=True)
 class _Option:
     """One field as an option."""

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from cuda_agent.cli.support.settings import command_group
 from cuda_agent.cli.tasks import candidates, dataset, measurements, similarity
 
-app = typer.Typer(
-    name="tasks",
-    help="Make data sets of tasks: crawl, compose, filter, decontaminate, export.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = command_group("tasks", "Make data sets of tasks: crawl, compose, filter, decontaminate, export.")
 app.command("crawl")(candidates.crawl)
 app.command("compose")(candidates.compose)
 app.command("filter")(measurements.filter_candidates)

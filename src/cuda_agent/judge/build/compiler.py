@@ -32,6 +32,7 @@ _OUTPUT_LIMIT_BYTES = 1 << 30
 _CACHE_LIMIT_BYTES = 4 << 30
 _OBJECT_FORMAT = "4"
 _TEXT_LIMIT = 6000
+_MAKE_SPACE = "Free some space or set CUDA_AGENT_CACHE"
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,20 @@ class ObjectCache:
                 staging.rename(folder)
         except OSError as error:
             if not (folder / name).exists():
-                raise _no_space(error, self.root) from None
+                raise self._unwritable(error) from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return folder / name
+
+    def made(self, kind: str, key: str, name: str, make: Callable[[Path], None]) -> Path:
+        """Returns the stored file. Where there is none, `make` writes it under this name into a scratch folder. Raises
+        StoreError where there is no space."""
+        found = self.find(kind, key, name)
+        if found is not None:
+            return found
+        with self.scratch() as scratch:
+            make(scratch)
+            return self.keep(kind, key, name, scratch / name)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -91,11 +102,14 @@ class ObjectCache:
         try:
             folder = Path(tempfile.mkdtemp(prefix="build-", dir=self.root / "scratch"))
         except OSError as error:
-            raise _no_space(error, self.root) from None
+            raise self._unwritable(error) from None
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        return StoreError(f"Can't write to the build cache {self.root}: {error.strerror}", _MAKE_SPACE)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -119,12 +133,6 @@ class ObjectCache:
             total -= size
 
 
-def _no_space(error: OSError, where: Path) -> StoreError:
-    return StoreError(
-        f"Can't write to the build cache {where}: {error.strerror}", "Free some space or set CUDA_AGENT_CACHE"
-    )
-
-
 @dataclass(frozen=True)
 class Compiler:
     """Runs the compilers of one build. `deadline` is on the monotonic clock, in seconds."""
@@ -143,10 +151,6 @@ class Compiler:
         for process in tuple(self.running):
             process.kill()
 
-    def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
-        made_with = header.parent.name if header else ""
-        return digest_text(_OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
-
     def compile(
         self,
         command: list[str],
@@ -161,7 +165,8 @@ class Compiler:
         `started` is called when a compiler really runs. The preprocessed text of the candidate's files is kept beside
         the object, for the guard.
         """
-        key = self.object_key(command, files, source, header)
+        made_with = header.parent.name if header else ""
+        key = digest_text(_OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
         found = self.cache.find("objects", key, "object.o")
         if found is not None:
             return Outcome(found, "", cached=True)
@@ -234,16 +239,14 @@ class Compiler:
             limit = process.limit_hit
         text = _clean(log, cwd)
         if "No space left on device" in text:
-            raise StoreError("The disk is full: the compiler can't write", "Free some space or set CUDA_AGENT_CACHE")
+            raise StoreError("The disk is full: the compiler can't write", _MAKE_SPACE)
         fault = _fault(code, limit, text)
         if not fault and not _is_plain(made):
             fault = "the compiler left no object file"
         free = shutil.disk_usage(scratch).free
         if fault and free < _LEAST_FREE:
             # The log is on the same disk, so it may be empty.
-            raise StoreError(
-                f"The disk is full: {free >> 20} MiB are left for compiling", "Free some space or set CUDA_AGENT_CACHE"
-            )
+            raise StoreError(f"The disk is full: {free >> 20} MiB are left for compiling", _MAKE_SPACE)
         return Outcome(None if fault else made, text, fault)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from cuda_agent.core.config import JudgeOptions
@@ -25,7 +26,9 @@ from cuda_agent.judge.build.toolchain import find_toolchain
 from cuda_agent.workspace.layout import check_candidate, fixed_files
 from cuda_agent.workspace.sandbox import resolve_level
 
+#: progress(phase, text) shows one line to a person.
 Progress = Callable[[str, str], None]
+
 _LOG_LIMIT = 12000
 _TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/')
 #: a source that may include other sources (or that uses preprocessor tricks) sees all files, other sources only
@@ -36,6 +39,10 @@ _DEVICE_LAMBDA = re.compile(
     r"\]\s*(?:\([^{};]*\))?[\s\w]*__(?:device|host)__|extended_lambda|<(?:thrust|cub|cuda/std)/", re.IGNORECASE
 )
 _WANTS_LAMBDAS = "extended-lambda"
+
+
+def silent(_phase: str, _text: str) -> None:
+    """Shows no progress."""
 
 
 @dataclass(frozen=True)
@@ -49,74 +56,58 @@ class Built:
 
 
 def build_extension(
-    candidate: Candidate,
-    *,
-    device: Device,
-    options: JudgeOptions,
-    arch: str | None = None,
-    cache: Path | None = None,
-    progress: Progress | None = None,
+    candidate: Candidate, options: JudgeOptions, cache: Path | None = None, progress: Progress = silent
 ) -> Built:
     """Compiles changed sources, links, and stores the library by content. A bad candidate gives a failed report, never
     an error.
 
-    `arch` is a compute capability such as `9.0`, by default this machine's GPU. Raises DeviceError (no compiler, torch
-    without CUDA), StoreError (disk full) or SandboxError.
+    Raises DeviceError (no compiler, torch without CUDA), StoreError (disk full) or SandboxError.
     """
     started = time.monotonic()
-    compiler = make_compiler(device, options, arch, cache)
+    compiler = make_compiler(options, cache)
 
-    def failed(log: str, outcomes: dict[str, Outcome] | None = None) -> Built:
+    def built(log: str, outcomes: Mapping[str, Outcome], library: Path | None = None) -> Built:
+        cached = sum(outcome.cached for outcome in outcomes.values())
         report = BuildReport(
-            succeeded=False,
+            succeeded=library is not None,
             candidate_digest=candidate.digest,
+            library_digest=None if library is None else hashlib.sha256(library.read_bytes()).hexdigest(),
             duration_s=time.monotonic() - started,
+            cached_objects=cached,
+            compiled_objects=len(outcomes) - cached,
             log=shorten(log, _LOG_LIMIT),
-            **_counts(outcomes or {}),
         )
-        return Built(report, None)
+        own = {name: outcome.output for name, outcome in outcomes.items() if outcome.output and name in candidate.files}
+        return Built(report, library, {} if library is None else own)
 
-    refusal = _refusal(candidate, device)
+    refusal = _refusal(candidate, options.device)
     if refusal:
-        return failed(refusal)
+        return built(refusal, {})
     outcomes, headers = compile_sources(candidate, compiler, jobs=options.compiler_jobs, progress=progress)
     faults = {name: outcome for name, outcome in outcomes.items() if outcome.fault}
     if faults:
-        return failed(
-            "\n".join(f"{name}: {item.fault}\n{shorten(item.log)}" for name, item in faults.items()), outcomes
-        )
+        return built("\n".join(f"{name}: {item.fault}\n{shorten(item.log)}" for name, item in faults.items()), outcomes)
     objects = [outcome.output for outcome in outcomes.values() if outcome.output is not None]
     functions = headers.functions if headers is not None else None
 
-    def say(text: str) -> None:
-        if progress is not None:
-            progress("build", text)
-
-    library, fault = link(compiler, objects, functions, say)
+    library, fault = link(compiler, objects, functions, partial(progress, "build"))
     if library is None:
-        return failed(fault, outcomes)
+        return built(fault, outcomes)
     warnings = "\n".join(outcome.log for outcome in outcomes.values() if outcome.log)
-    report = BuildReport(
-        succeeded=True,
-        candidate_digest=candidate.digest,
-        library_digest=hashlib.sha256(library.read_bytes()).hexdigest(),
-        duration_s=time.monotonic() - started,
-        log=shorten(warnings, _LOG_LIMIT),
-        **_counts(outcomes),
-    )
+    done = built(warnings, outcomes, library)
     compiler.cache.prune()
-    own = {name: outcome.output for name, outcome in outcomes.items() if outcome.output and name in candidate.files}
-    return Built(report, library, own)
+    return done
 
 
-def make_compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
-    """Returns the compiler of a build. Raises DeviceError, StoreError, SandboxError."""
-    if device is Device.CUDA and arch is None:
+def make_compiler(options: JudgeOptions, cache: Path | None = None) -> Compiler:
+    """Returns the compiler of a build, on CUDA for this machine's GPU. Raises DeviceError, StoreError, SandboxError."""
+    device, arch = options.device, None
+    if device is Device.CUDA:
         gpus = read_stack().gpus
         if not gpus:
             raise DeviceError("No GPU is visible, so the architecture to compile for is unknown", "Pass --device cpu")
         arch = gpus[0].compute_capability
-    tools = find_toolchain(device, arch if device is Device.CUDA else None)
+    tools = find_toolchain(device, arch)
     if device is Device.CUDA and not tools.cuda_torch:
         raise DeviceError("The installed torch has no CUDA", "Install a CUDA build of torch, or use --device cpu")
     objects = ObjectCache(cache or cache_dir() / "build")
@@ -127,15 +118,15 @@ class HeaderAhead:
     """Makes the precompiled header in the background for a session's first build, which takes 15-30 s once for a
     compiler and torch. That build reports its failures."""
 
-    def __init__(self, device: Device, options: JudgeOptions) -> None:
+    def __init__(self, options: JudgeOptions) -> None:
         self._closed = False
         self._running: Compiler | None = None
-        self._thread = threading.Thread(target=self._make, args=(device, options), name="header", daemon=True)
+        self._thread = threading.Thread(target=self._make, args=(options,), name="header", daemon=True)
         self._thread.start()
 
-    def _make(self, device: Device, options: JudgeOptions) -> None:
+    def _make(self, options: JudgeOptions) -> None:
         with contextlib.suppress(CudaAgentError):
-            compiler = self._running = make_compiler(device, options, None, None)
+            compiler = self._running = make_compiler(options)
             if not self._closed:
                 binding_headers(compiler)
 
@@ -148,7 +139,7 @@ class HeaderAhead:
 
 
 def compile_sources(
-    candidate: Candidate, compiler: Compiler, *, jobs: int, progress: Progress | None = None
+    candidate: Candidate, compiler: Compiler, *, jobs: int, progress: Progress = silent
 ) -> tuple[dict[str, Outcome], BindingHeaders | None]:
     """Compiles every source of the candidate and the fixed ones, at most `jobs` at a time. Returns path -> outcome, and
     the shared headers of the bindings."""
@@ -159,8 +150,7 @@ def compile_sources(
     sources.sort(key=lambda name: (_wants_torch(name, files[name]), name))
 
     def say(source: str) -> None:
-        if progress is not None:
-            progress("build", f"compiling {source}")
+        progress("build", f"compiling {source}")
 
     def one(source: str, headers: Future[BindingHeaders] | None) -> Outcome:
         visible = _visible(source, files)
@@ -224,8 +214,3 @@ def _visible(source: str, files: dict[str, str]) -> dict[str, str]:
     if any(_UNUSUAL_INCLUDE.search(text) for text in texts):
         return files
     return {name: text for name, text in files.items() if name == source or not name.endswith((".cu", ".cpp"))}
-
-
-def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
-    cached = sum(outcome.cached for outcome in outcomes.values())
-    return {"cached_objects": cached, "compiled_objects": len(outcomes) - cached}

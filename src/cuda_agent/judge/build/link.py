@@ -18,10 +18,9 @@ from pathlib import Path
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.judge.build.compiler import Compiler, shorten
-from cuda_agent.judge.build.toolchain import MODULE
 from cuda_agent.judge.guard.symbols import binutils
 
-LIBRARY_NAME = f"{MODULE}.so"
+LIBRARY_NAME = "cuda_extension.so"
 _FORMAT = "1"
 _INDEX = "symbols.json"
 _UNDEFINED = re.compile(r"undefined reference to [`'](.+?)'")
@@ -82,18 +81,14 @@ def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path | Non
     if not symbols:
         return None
     key = digest_text(_FORMAT, compiler.tools.fingerprint, functions.parent.name, *symbols)
-    found = compiler.cache.find("libraries", key, functions.name)
-    if found is not None:
-        return found
-    with compiler.cache.scratch() as scratch:
-        made = scratch / functions.name
+
+    def make(scratch: Path) -> None:
         given = str(shutil.copy(functions, scratch / "all.o"))
         roots = [f"-Wl,-u,{symbol}" for symbol in symbols]
-        command = [compiler.tools.cxx, "-r", "-nostdlib", "-Wl,--gc-sections", *roots, given, "-o", str(made)]
-        outcome = compiler.run(command, scratch, scratch, made)
-        if outcome.output is None:
-            raise DeviceError("pybind11's functions can't be linked", "Check g++ and ld", detail=outcome.log)
-        return compiler.cache.keep("libraries", key, functions.name, made)
+        refusal = "pybind11's functions can't be linked"
+        _link_own(compiler, scratch / functions.name, refusal, "-r", "-Wl,--gc-sections", *roots, given)
+
+    return compiler.cache.made("libraries", key, functions.name, make)
 
 
 def _stubs(compiler: Compiler, wanted: set[str]) -> list[Path]:
@@ -113,22 +108,26 @@ def _stubs(compiler: Compiler, wanted: set[str]) -> list[Path]:
 
 def _stub(compiler: Compiler, name: str, symbols: dict[str, str]) -> Path:
     key = digest_text(_FORMAT, compiler.tools.fingerprint, name, *(f"{kind} {s}" for s, kind in symbols.items()))
-    found = compiler.cache.find("libraries", key, name)
-    if found is not None:
-        return found
     lines = []
     for symbol, kind in symbols.items():
         section, type_ = _SECTIONS.get(kind, _SECTIONS["OBJECT"])
         flags = ',"awT",@progbits' if section == ".tdata" else ""
         lines += [f".section {section}{flags}", f".globl {symbol}", f".type {symbol}, {type_}", f"{symbol}: .quad 0"]
-    with compiler.cache.scratch() as scratch:
+
+    def make(scratch: Path) -> None:
         (scratch / "stub.s").write_text("\n".join(lines) + "\n")
-        made = scratch / name
-        command = [compiler.tools.cxx, "-shared", "-nostdlib", f"-Wl,-soname,{name}", "stub.s", "-o", str(made)]
-        outcome = compiler.run(command, scratch, scratch, made)
-        if outcome.output is None:
-            raise DeviceError(f"No stand-in for {name} can be linked", "Check g++ and ld", detail=outcome.log)
-        return compiler.cache.keep("libraries", key, name, made)
+        refusal = f"No stand-in for {name} can be linked"
+        _link_own(compiler, scratch / name, refusal, "-shared", f"-Wl,-soname,{name}", "stub.s")
+
+    return compiler.cache.made("libraries", key, name, make)
+
+
+def _link_own(compiler: Compiler, made: Path, refusal: str, *options: str) -> None:
+    """Links a part without any system library. Raises DeviceError with the cause `refusal`."""
+    command = [compiler.tools.cxx, "-nostdlib", *options, "-o", str(made)]
+    outcome = compiler.run(command, made.parent, made.parent, made)
+    if outcome.output is None:
+        raise DeviceError(refusal, "Check g++ and ld", detail=outcome.log)
 
 
 def _index(compiler: Compiler) -> Index:
@@ -137,13 +136,11 @@ def _index(compiler: Compiler) -> Index:
     key = digest_text(
         _FORMAT, compiler.tools.torch_version, *(f"{p} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in files)
     )
-    found = compiler.cache.find("libraries", key, _INDEX)
-    if found is None:
-        index = {path.name: _defined(path) for path in files}
-        with compiler.cache.scratch() as scratch:
-            (scratch / _INDEX).write_text(json.dumps(index))
-            found = compiler.cache.keep("libraries", key, _INDEX, scratch / _INDEX)
-    return _read_index(found)
+
+    def make(scratch: Path) -> None:
+        (scratch / _INDEX).write_text(json.dumps({path.name: _defined(path) for path in files}))
+
+    return _read_index(compiler.cache.made("libraries", key, _INDEX, make))
 
 
 @lru_cache(maxsize=2)

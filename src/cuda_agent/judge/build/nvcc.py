@@ -64,7 +64,8 @@ def steps(command: tuple[str, ...]) -> Steps | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = [line.removeprefix("#$ ") for line in done.stderr.splitlines() if line.startswith("#$ ")]
-    exports = [f"export {name}='{value}'" for name, value in _assigned(lines) if "'" not in value]
+    assigned = [match for line in lines if (match := _ASSIGNMENT.fullmatch(line.strip())) and "'" not in line]
+    exports = [f"export {match[1]}='{match[2].strip()}'" for match in assigned]
     commands = [line.strip() for line in lines if _program(line) is not None]
     kinds = tuple(_program(line) for line in commands)
     if kinds != _HOST + _DEVICE + _JOIN or _MAKES_ID not in commands[1]:
@@ -72,10 +73,6 @@ def steps(command: tuple[str, ...]) -> Steps | None:
     commands[1] = commands[1].replace(_MAKES_ID, "")
     host, device = len(_HOST), len(_HOST) + len(_DEVICE)
     return Steps(tuple(exports), tuple(commands[:host]), tuple(commands[host:device]), tuple(commands[device:]))
-
-
-def _assigned(lines: list[str]) -> list[tuple[str, str]]:
-    return [(match[1], match[2].strip()) for line in lines if (match := _ASSIGNMENT.fullmatch(line.strip()))]
 
 
 def _program(line: str) -> str | None:

@@ -20,27 +20,8 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.stack import find_nvcc, first_line, output_lines
+from cuda_agent.core.words import words
 
-MODULE = "cuda_extension"
-_CXX_COMMON = (
-    "-std=c++20", "-fPIC", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={MODULE}", "-DTORCH_API_INCLUDE_EXTENSION_H",
-    "-fdiagnostics-color=never",
-)  # fmt: skip
-#: for kernels in C++: the fastest flags that keep NaN and infinity.
-_CXX_KERNEL = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-#: for bindings, which only pass pointers on. With a precompiled header, on 2 cores, -O1 takes 4.6 s and -O2 6.2 s. The
-#: disabled analyses of -O1 walk over all of torch's headers and take 14 %.
-_CXX_BINDING = (
-    "-O1", "-march=native", "-fopenmp", "-fno-ipa-modref", "-fno-ipa-profile", "-fno-ipa-pure-const",
-    "-fno-ipa-reference", "-fno-tree-pta",
-)  # fmt: skip
-#: the published workspace's flags. The error floor of the oracle's bound allows for fast-math intrinsics.
-_NVCC = (
-    "-O3", "--use_fast_math", "-std=c++20", "--expt-relaxed-constexpr", "-lineinfo",
-    "-Xcompiler=-fPIC,-fvisibility=hidden,-fopenmp", f"-DTORCH_EXTENSION_NAME={MODULE}",
-)  # fmt: skip
-#: takes 0.6 s of the 1.5 s of every compile, for headers that only device lambdas need.
-_EXTENDED_LAMBDA = "--expt-extended-lambda"
 #: the one header of c10/cuda that a CPU build of torch leaves out. With it bindings for CUDA compile there.
 _CPU_TORCH_HEADERS = Path(__file__).with_name("headers") / "cpu_torch"
 _SYSTEM_LIBRARIES = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64"))
@@ -69,24 +50,17 @@ class Toolchain:
     def cxx_command(self, *, binding: bool) -> list[str]:
         """Returns the g++ command for a C++ source, without input and output. `binding`: the source includes torch's
         headers."""
-        options = _CXX_BINDING if binding else _CXX_KERNEL
         device = ["-DCUDA_AGENT_DEVICE_CUDA"] if self.device is Device.CUDA else []
-        return [self.cxx, *_CXX_COMMON, *device, *options, *self._include_options("-isystem")]
+        options = words(__file__, "cxx_binding" if binding else "cxx_kernel")
+        return [self.cxx, *words(__file__, "cxx"), *device, *options, *self._include_options()]
 
     def nvcc_command(self, *, lambdas: bool = True) -> list[str]:
         """Returns the nvcc command for a `.cu`, without input and output. `lambdas`: with device lambdas. Raises
         DeviceError where nvcc is missing."""
         if self.nvcc is None:
             raise DeviceError("CUDA's compiler nvcc is missing", "Install the CUDA toolkit or set CUDA_HOME")
-        extended = [_EXTENDED_LAMBDA] if lambdas else []
-        return [
-            self.nvcc,
-            *_NVCC,
-            *extended,
-            f"-ccbin={self.cxx}",
-            *gencode(self.arch),
-            *self._include_options("-isystem"),
-        ]
+        options = words(__file__, "nvcc") + (words(__file__, "nvcc_lambdas") if lambdas else [])
+        return [self.nvcc, *options, f"-ccbin={self.cxx}", *gencode(self.arch), *self._include_options()]
 
     def link_command(self, torch_libraries: Sequence[Path] | None = None) -> list[str]:
         """Returns the g++ command that links a shared library, without objects and output. `torch_libraries` replaces
@@ -94,7 +68,7 @@ class Toolchain:
         torch = self.torch_libraries if torch_libraries is None else torch_libraries
         paths = [self.torch_dir / "lib", *dict.fromkeys(path.parent for path in self.libraries)]
         return [
-            self.cxx, "-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--warn-unresolved-symbols",
+            self.cxx, *words(__file__, "link"),
             *(f"-Wl,-rpath,{path}" for path in paths), *(f"-Wl,-rpath-link,{path}" for path in paths),
             *map(str, torch), *map(str, self.libraries), *([str(self.cxx_runtime)] if self.cxx_runtime else []),
         ]  # fmt: skip
@@ -124,8 +98,8 @@ class Toolchain:
         private = {home, *home.parents}
         return tuple(sorted(path for path in roots if path.exists() and path.resolve() not in private))
 
-    def _include_options(self, option: str) -> list[str]:
-        return [part for path in self.includes for part in (option, str(path))]
+    def _include_options(self) -> list[str]:
+        return [part for path in self.includes for part in ("-isystem", str(path))]
 
 
 def gencode(arch: str | None) -> list[str]:
@@ -162,10 +136,8 @@ def _torch_dir() -> Path:
 def _cuda_folders(nvcc: str | None, packages: Path) -> tuple[list[Path], list[Path]]:
     """Returns (include, library) folders. The toolkit's come first, so that its headers fit its compiler; then the
     wheels'."""
-    includes, libraries = [], []
-    wheels = sorted((packages / "nvidia").glob("*")) if (packages / "nvidia").is_dir() else []
-    for wheel in wheels:
-        libraries.append(wheel / "lib")
+    wheels = sorted((packages / "nvidia").glob("*"))
+    includes, libraries = [], [wheel / "lib" for wheel in wheels]
     roots = []
     if nvcc is not None:
         found = re.search(r"^#\$ TOP=(.*)$", _dryrun(nvcc), re.MULTILINE)
@@ -190,11 +162,8 @@ def _dryrun(nvcc: str) -> str:
 
 
 def _find_library(name: str, folders: list[Path]) -> Path | None:
-    for folder in folders:
-        exact = sorted(folder.glob(f"lib{name}.so*"), key=lambda path: len(path.name))
-        if exact:
-            return exact[0]
-    return None
+    found = (sorted(folder.glob(f"lib{name}.so*"), key=lambda path: len(path.name)) for folder in folders)
+    return next((paths[0] for paths in found if paths), None)
 
 
 def _cxx_runtime(cxx: str) -> Path | None:

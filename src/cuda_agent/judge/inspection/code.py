@@ -16,7 +16,7 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.judge.build.compiler import Compiler, write_files
 from cuda_agent.judge.build.extension import is_binding, make_compiler
 from cuda_agent.judge.inspection.compilers import parse_ptxas, parse_vectorised
-from cuda_agent.judge.inspection.disassembly import Function, cpu_mix, parse_objdump, parse_sass
+from cuda_agent.judge.inspection.disassembly import Function, parse_objdump, parse_sass
 from cuda_agent.judge.inspection.traced import find_cuda_tool
 
 _OUTPUT_BYTES = 8 << 20
@@ -31,11 +31,16 @@ class Found:
     loops: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def note(self, text: str) -> None:
+        """Adds a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
 
 def look_at_code(candidate: Candidate, objects: Mapping[str, Path], options: JudgeOptions) -> Found:
     """Returns kernels or functions, vectorised loops, and notes on what couldn't be found. `objects` maps each source
     to its object file."""
-    compiler = make_compiler(options.device, options, None, None)
+    compiler = make_compiler(options)
     files = {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
     found = Found()
     for source in sorted(objects):
@@ -57,18 +62,8 @@ def _cuda_source(compiler: Compiler, files: Mapping[str, str], source: str, _mad
         sass = parse_sass(_disassembled(compiler, cubin, found))
     names = demangled(list(resources))
     for symbol, used in resources.items():
-        function = sass.get(symbol, Function())
-        found.code.append(
-            KernelCode(
-                symbol=symbol,
-                name=names[symbol],
-                source=source,
-                instructions=function.instructions,
-                mix=function.mix(),
-                access_bits=dict(sorted(function.access_bits.items())),
-                **used,
-            )
-        )
+        counted = sass.get(symbol, Function()).counted()
+        found.code.append(KernelCode(symbol=symbol, name=names[symbol], source=source, **counted, **used))
 
 
 def _disassembled(compiler: Compiler, cubin: Path, found: Found) -> str:
@@ -77,9 +72,7 @@ def _disassembled(compiler: Compiler, cubin: Path, found: Found) -> str:
     if tool is None:
         tool, options = _find_disassembler("cuobjdump"), ["-sass"]
     if tool is None:
-        _note_once(
-            found, "neither nvdisasm nor cuobjdump was found (CUDA toolkit, or triton's wheel): no instruction mix"
-        )
+        found.note("neither nvdisasm nor cuobjdump was found (CUDA toolkit, or triton's wheel): no instruction mix")
         return ""
     return _printed(compiler, [str(tool), *options], cubin, found)
 
@@ -95,15 +88,11 @@ def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made:
             found.loops += parse_vectorised(outcome.log, [source])
     tool = shutil.which("objdump")
     if tool is None:
-        _note_once(found, "objdump was not found (binutils): no instruction mix")
+        found.note("objdump was not found (binutils): no instruction mix")
         return
     text = _printed(compiler, [tool, "-d", "--no-show-raw-insn", "-C"], made, found)
     for name, function in list(parse_objdump(text).items())[:_MOST_FUNCTIONS]:
-        found.code.append(
-            KernelCode(
-                symbol=name, name=name, source=source, instructions=function.instructions, mix=cpu_mix(function)
-            )
-        )  # fmt: skip
+        found.code.append(KernelCode(symbol=name, name=name, source=source, **function.counted()))
 
 
 def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: Found) -> str:
@@ -115,7 +104,7 @@ def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: Foun
         shell = ["/bin/sh", "-c", 'exec "$@" > printed', "sh", *command, "made"]
         outcome = compiler.run(shell, scratch, scratch, target)
         if outcome.output is None:
-            _note_once(found, f"{Path(command[0]).name} failed: {outcome.fault} {outcome.log[-200:]}".strip())
+            found.note(f"{Path(command[0]).name} failed: {outcome.fault} {outcome.log[-200:]}".strip())
             return ""
         with target.open("rb") as stream:
             return stream.read(_OUTPUT_BYTES).decode(errors="replace")
@@ -136,8 +125,3 @@ def _find_disassembler(name: str) -> Path | None:
     spec = importlib.util.find_spec("triton")
     folders = spec.submodule_search_locations if spec is not None else None
     return find_cuda_tool(name, more=[Path(folder) / "backends/nvidia/bin" / name for folder in folders or ()])
-
-
-def _note_once(found: Found, note: str) -> None:
-    if note not in found.notes:
-        found.notes.append(note)

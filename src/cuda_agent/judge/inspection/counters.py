@@ -8,44 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_TIME = "gpu__time_duration.sum"
-_DRAM_BYTES = "dram__bytes.sum"
-_DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-_MEMORY = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
-_COMPUTE = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
-_OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
-_LOAD = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum")
-_STORE = ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum")
-_STALL, _STALL_END = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
-_STALLS = (
-    "long_scoreboard", "short_scoreboard", "math_pipe_throttle", "lg_throttle", "mio_throttle", "tex_throttle", "wait",
-    "barrier", "membar", "not_selected", "dispatch_stall", "drain", "imc_miss", "no_instruction", "sleeping", "gmma",
-    "branch_resolving",
-)  # fmt: skip
-#: what each stall reason means to the author of a kernel.
-STALL_MEANING = {
-    "long_scoreboard": "waiting for global memory",
-    "short_scoreboard": "waiting for shared memory or special functions",
-    "math_pipe_throttle": "arithmetic units busy",
-    "lg_throttle": "too many small memory instructions",
-    "mio_throttle": "shared memory and special functions busy",
-    "wait": "fixed latency of arithmetic",
-    "barrier": "waiting at __syncthreads",
-    "not_selected": "enough warps ready",
-    "gmma": "waiting for tensor cores",
-    "drain": "waiting for the last stores",
-    "imc_miss": "constants not in their cache",
-    "no_instruction": "instructions not in their cache",
-}
-_METRICS = (
-    _TIME, _DRAM_BYTES, _DRAM, _MEMORY, _COMPUTE, _OCCUPANCY, *_LOAD, *_STORE,
-    *(f"{_STALL}{name}{_STALL_END}" for name in _STALLS if name != "gmma"),
-)  # fmt: skip
-#: factors to base units, by the unit in the second row of ncu's table.
-_UNITS = {
-    "ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3, "s": 1e6, "second": 1e6,
-    "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
-}  # fmt: skip
+from cuda_agent.core.words import tables
 
 
 @dataclass
@@ -67,19 +30,23 @@ class Counters:
 def command(ncu: str, log: Path, program: Sequence[str]) -> list[str]:
     """Returns the command. It leaves the clocks as they are, as the judge's timing does, and counts only the ranges
     that the program marks."""
+    known = tables(__file__)
+    stalls = (known["stall"].format(name) for name in known["stalls"] if name != "gmma")
+    ratios = (name for pair in known["ratios"].values() for name in pair)
+    metrics = ",".join((known["time_us"], known["dram_bytes"], *known["percentages"].values(), *ratios, *stalls))
     return [
         ncu, "--csv", "--page", "raw", "--print-kernel-base", "mangled", "--clock-control", "none",
-        "--log-file", str(log), "--profile-from-start", "off", "--metrics", ",".join(_METRICS), *program,
+        "--log-file", str(log), "--profile-from-start", "off", "--metrics", metrics, *program,
     ]  # fmt: skip
 
 
 def parse(text: str) -> dict[str, Counters]:
     """Maps mangled names to counters, in the order of their first launch. Percentages are means weighted by time. The
     result is empty when the text holds no table."""
-    rows = _rows(text)
+    time_us = tables(__file__)["time_us"]
     grouped: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for name, row in rows:
-        if row.get(_TIME):
+    for name, row in _rows(text):
+        if row.get(time_us):
             grouped[name].append(row)
     return {name: _summed(launches) for name, launches in grouped.items()}
 
@@ -107,7 +74,7 @@ def _rows(text: str) -> list[tuple[str, dict[str, float]]]:
         values = {}
         for name, unit, text_value in zip(header, units, row, strict=False):
             if "__" in name and (number := _number(text_value)) is not None:
-                values[name] = number * _UNITS.get(unit, 1.0)
+                values[name] = number * tables(__file__)["units"].get(unit, 1.0)
         found.append((row[at], values))
     return found
 
@@ -120,38 +87,35 @@ def _number(text: str) -> float | None:
 
 
 def _summed(launches: Sequence[Mapping[str, float]]) -> Counters:
-    time = sum(row[_TIME] for row in launches)
+    known = tables(__file__)
+    time_us: str = known["time_us"]
 
     def total(name: str) -> float | None:
         values = [row[name] for row in launches if name in row]
         return sum(values) if values else None
 
     def mean(name: str) -> float | None:
-        pairs = [(row[name], row[_TIME]) for row in launches if name in row]
+        pairs = [(row[name], row[time_us]) for row in launches if name in row]
         weight = sum(seconds for _, seconds in pairs)
         return sum(value * seconds for value, seconds in pairs) / weight if weight else None
 
-    def ratio(names: tuple[str, str]) -> float | None:
-        above, below = total(names[0]), total(names[1])
+    def ratio(names: Sequence[str]) -> float | None:
+        above, below = map(total, names)
         return above / below if above is not None and below else None
 
-    stalls = Counter({name: mean(f"{_STALL}{name}{_STALL_END}") or 0.0 for name in _STALLS})
+    stalls = Counter({name: mean(known["stall"].format(name)) or 0.0 for name in known["stalls"]})
     return Counters(
         launches=len(launches),
-        time_us=time,
-        dram_bytes=total(_DRAM_BYTES),
-        dram_percent=mean(_DRAM),
-        memory_percent=mean(_MEMORY),
-        compute_percent=mean(_COMPUTE),
-        occupancy_percent=mean(_OCCUPANCY),
-        sectors_per_load=ratio(_LOAD),
-        sectors_per_store=ratio(_STORE),
+        time_us=sum(row[time_us] for row in launches),
+        dram_bytes=total(known["dram_bytes"]),
         stalls={name: value for name, value in stalls.most_common(3) if value > 0.1},
+        **{name: mean(metric) for name, metric in known["percentages"].items()},
+        **{name: ratio(metrics) for name, metrics in known["ratios"].items()},
     )
 
 
 def named_stalls(stalls: Mapping[str, float]) -> Iterable[str]:
     """Yields texts such as `long_scoreboard 12.3 (waiting for global memory)`."""
     for name, value in stalls.items():
-        meaning = STALL_MEANING.get(name)
+        meaning = tables(__file__)["stalls"][name]
         yield f"{name} {value:.1f}" + (f" ({meaning})" if meaning else "")

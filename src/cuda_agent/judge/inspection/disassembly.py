@@ -6,22 +6,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from cuda_agent.core.words import word_lists
+from cuda_agent.core.words import tables, word_lists
 
-CLASSES = ("memory", "shared", "local", "float", "tensor", "special", "integer", "convert", "control", "other")
+#: the first two are only the CPU's.
+CLASSES = (
+    "vector", "scalar", "memory", "shared", "local", "float", "tensor", "special", "integer", "convert", "control",
+    "other",
+)  # fmt: skip
 
 _SASS_FUNCTION = re.compile(r"^\s*(?:Function : (\S+)|\.text\.([^:\s]+):)\s*$")
 _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_.]+)?)")
 _CPU_FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _CPU = re.compile(r"^\s+[0-9a-f]+:\s+(?:(?:lock|rep|repz|repnz|notrack|bnd) )*([a-z][a-z0-9.]*)(?:\s+(.*))?$")
-
-_INTEGER = re.compile(
-    r"U?(?:IADD|IMAD|IMUL|ISETP|ISET|IMNMX|VIMNMX|VIADD|LEA|LOP|SHF|SHL|SHR|POPC|FLO|BFE|BFI|BMSK|SGXT|PRMT|SEL|IABS|"
-    r"IDP|XMAD|PLOP|P2R|R2P|MOV|VOTE|VHMNMX|BREV|SHFL|MATCH|REDUX|CS2R|S2R|S2UR|R2UR|LDC|ULDC|LEPC|PSETP)"
-)
-#: moves, shuffles, special registers and constants: neither arithmetic nor memory traffic.
-_MOVES = re.compile(r"U?(?:MOV|SHFL|S2R|S2UR|CS2R|R2UR|LDC|ULDC|P2R|R2P|PLOP|VOTE|LEPC|MATCH|REDUX|PRMT|SEL)")
 
 
 @dataclass
@@ -38,6 +36,11 @@ class Function:
     def mix(self) -> dict[str, float]:
         """Returns the share of each class that occurs, in the order of CLASSES."""
         return {name: self.counts[name] / self.instructions for name in CLASSES if self.counts[name]}
+
+    def counted(self) -> dict[str, Any]:
+        """Returns the fields of `KernelCode` that the counts give."""
+        widths = dict(sorted(self.access_bits.items()))
+        return {"instructions": self.instructions, "mix": self.mix(), "access_bits": widths}
 
 
 def parse_sass(text: str) -> dict[str, Function]:
@@ -62,7 +65,8 @@ def parse_sass(text: str) -> dict[str, Function]:
 def sass_class(base: str) -> str:
     """Returns the class of an opcode without its modifiers."""
     known = (name for name, opcodes in word_lists(__file__).items() if base in opcodes)
-    return next(known, "integer" if _INTEGER.match(base) and not _MOVES.match(base) else "other")
+    is_integer = base.removeprefix("U").startswith(tuple(tables(__file__)["beginnings"]))
+    return next(known, "integer" if is_integer else "other")
 
 
 def _width(opcode: str) -> int:
@@ -96,7 +100,6 @@ _X86_FLOAT = re.compile(
 _X86_FMA = re.compile(r"vf(?:n)?m(?:add|sub)\w*?(ps|pd|ss|sd|ph|sh)$")
 _X86_CONTROL = re.compile(r"j[a-z]+$|call|ret|leave|enter|loop")
 _ARM_CONTROL = re.compile(r"b(?:\.\w+)?$|bl|blr|br|ret|cbn?z|tbn?z")
-CPU_CLASSES = ("vector", "scalar", "memory", "integer", "control")
 
 
 def cpu_class(mnemonic: str, operands: str) -> str | None:
@@ -116,8 +119,3 @@ def cpu_class(mnemonic: str, operands: str) -> str | None:
     if re.match(r"(?:ld|st)[rpnu1-4]\w*$", mnemonic):
         return "memory"
     return "integer"
-
-
-def cpu_mix(function: Function) -> dict[str, float]:
-    """Returns the share of each class that occurs."""
-    return {name: function.counts[name] / function.instructions for name in CPU_CLASSES if function.counts[name]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from cuda_agent.judge.inspection import counters as ncu
 from cuda_agent.judge.inspection import limit
 from cuda_agent.judge.inspection.code import Found, demangled, look_at_code
 from cuda_agent.judge.inspection.reached import keep_roofline, known_roofline, work_needed
-from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, write_call
+from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, written_call
 from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.requests.candidate import INSPECTED
@@ -44,9 +43,7 @@ def inspect(session: Resources, candidate: Candidate) -> InspectReport | BuildRe
     found = look_at_code(candidate, built.objects, session.options)
     session.progress("inspect", "running and counting")
     report = _Dynamic(session, candidate, built.library, found).run()
-    return InspectReport(
-        device=device, code=tuple(found.code), loops=tuple(found.loops), notes=tuple(found.notes), **report
-    )  # fmt: skip
+    return InspectReport(device=device, **vars(found), **report)
 
 
 class _Dynamic:
@@ -59,13 +56,8 @@ class _Dynamic:
     def run(self) -> dict[str, Any]:
         """Returns the fields of the report."""
         session = self._session
-        reference = session.reference
-        with tempfile.TemporaryDirectory(prefix="inspect-", dir=session.directory) as temporary:
-            files, scratch = Path(temporary) / "files", Path(temporary) / "scratch"
-            files.mkdir()
-            scratch.mkdir()
-            write_call(session, self._candidate, self._library, files)
-            reference.release()
+        with written_call(session, self._candidate, self._library) as (files, scratch):
+            session.reference.release()
             known = known_roofline(self._device)
             with gpu_lock(gpu_uuid(self._device) or "cpu"):
                 ran = self._ran(files, scratch, () if known else ("--roofline",))
@@ -127,18 +119,14 @@ class _Dynamic:
         }
         if latency is None or roofline is None or fields["work"] is None:
             return fields
-        precision = self._session.options.precision.value
-        named = limit.of_call(fields["work"], roofline, busy or latency, latency, precision=precision)
-        fields |= {"memory_share": named.memory_share, "compute_share": named.compute_share}
+        precision = self._session.options.precision
+        fields |= vars(limit.of_call(fields["work"], roofline, busy or latency, latency, precision=precision))
         top = kernels[0] if kernels else None
         # Where one kernel makes up the call, its counters say more than the work that is counted from the graph.
         if top is not None and top.limit is not None and top.share >= 0.5 and (busy or 0) >= limit.BUSY * latency:
-            return {
-                **fields,
-                "limit": top.limit,
-                "why": f"{top.name}, {top.share:.0%} of the time: {top.why}; {named.why}",
-            }
-        return {**fields, "limit": named.limit, "why": named.why}
+            why = f"{top.name}, {top.share:.0%} of the time: {top.why}; {fields['why']}"
+            return {**fields, "limit": top.limit, "why": why}
+        return fields
 
     def _work(self) -> LeastWork | None:
         try:
@@ -181,9 +169,7 @@ def _kernel_run(
         fields |= {} if achieved is None else {"occupancy_percent": achieved, "occupancy_is_bound": False}
         fields |= {name: getattr(numbers, name) for name in _COUNTED} | {"limit": named, "why": why}
         fields["dram_gb_s"] = None if numbers.dram_bytes is None else numbers.dram_bytes / numbers.time_us / 1e3
-    return KernelRun(
-        symbol=symbol, name=name, launches=launches, time_us=time_us, share=time_us / total_us, **fields
-    )  # fmt: skip
+    return KernelRun(symbol=symbol, name=name, launches=launches, time_us=time_us, share=time_us / total_us, **fields)
 
 
 def _positive(value: object) -> float | None:

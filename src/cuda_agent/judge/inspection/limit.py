@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cuda_agent.core.enums import Precision
 from cuda_agent.core.graph import Graph, base_name, refs
 from cuda_agent.core.inspection import LeastWork, Limit, Roofline
+from cuda_agent.core.words import word_lists
 from cuda_agent.judge.inspection.counters import Counters, named_stalls
 
 #: share of the sustained rate from which a unit counts as the limit (Nsight Compute's own rule of thumb).
 BOUND = 0.6
 #: share of a call's time below which the device is idle for most of the call.
 BUSY = 0.5
-_PRODUCTS = ("mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "convolution")
-_FREE = (
-    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "alias", "detach",
-    "flatten", "slice", "select", "split", "chunk", "unbind", "getitem", "as_strided", "narrow", "diagonal",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Named:
-    """A named limit. `memory_share` and `compute_share` are the parts of the roofline that were reached."""
+    """A named limit, in fields of `InspectReport`. `memory_share` and `compute_share` are the parts of the roofline
+    that were reached."""
 
     limit: Limit
     why: str
@@ -32,24 +30,21 @@ class Named:
 def other_flops(graph: Graph) -> int:
     """Counts operations besides products: one for each element written or, where that is more, each element read."""
     shapes = {given.name: given.meta.numel for given in graph.inputs}
+    uncounted = frozenset().union(*word_lists(__file__).values())
     total = 0
     for node in graph.nodes:
         out = node.outputs[0] if node.outputs else None
         size = out.numel if out is not None else 0
         shapes[node.name] = size
-        if base_name(node.op) not in (*_PRODUCTS, *_FREE):
+        if base_name(node.op) not in uncounted:
             total += max([size, *(shapes.get(name, 0) for name in refs(node.args))])
     return total
 
 
-def of_call(work: LeastWork, roofline: Roofline, busy_us: float, latency_us: float, *, precision: str) -> Named:
+def of_call(work: LeastWork, roofline: Roofline, busy_us: float, latency_us: float, *, precision: Precision) -> Named:
     """Names the limit from counted work and the time in which the device was busy. `busy_us` is `latency_us` where it
     isn't known."""
-    product = {"fp32": roofline.fp32_tflops, "tf32": roofline.tf32_tflops}.get(precision, roofline.half_tflops)
-    product = product or roofline.fp32_tflops
-    memory_us = work.bytes / roofline.bandwidth_gb_s / 1e3
-    compute_us = work.product_flops / product / 1e6 + work.other_flops / roofline.fp32_tflops / 1e6
-    memory, compute = memory_us / busy_us, compute_us / busy_us
+    memory, compute = (least_us / busy_us for least_us in work.least_us(roofline, precision))
     said = (
         f"{work.bytes / 1e6:,.1f} MB in {busy_us:,.1f} us is {work.bytes / busy_us / 1e3:,.0f} GB/s, {memory:.0%} of "
         f"the measured {roofline.bandwidth_gb_s:,.0f}; "

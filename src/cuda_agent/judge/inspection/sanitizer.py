@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from typing import Any
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Violation
-from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, write_call
+from cuda_agent.core.words import tables
+from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, written_call
 from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 
@@ -27,14 +27,6 @@ TIMEOUT_S = 300.0
 MOST_FINDINGS = 20
 _REMEDY = "Install it with the CUDA toolkit (Debian: cuda-sanitizer), or set CUDA_HOME to a toolkit that has it"
 
-#: beginnings of the tool's own remarks. Any other paragraph is a finding.
-_REMARKS = (
-    "COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Program hit", "Target application",
-    "Warning:", "Saved host", "Host Frame", "Error: process didn't terminate", "Error: No attachable process",
-    "Error: Target application", "No attachable process", "Internal", "This tool is deprecated", "No error",
-)  # fmt: skip
-#: kernels of libraries that a candidate may call. Some synchronise in ways that racecheck doesn't know.
-_LIBRARIES = re.compile(r"at::native|cutlass|cublas|cudnn|xmma|nvjet|\bsm\d\d_|ampere_|volta_|gemv2|splitKreduce")
 _PREFIX = re.compile(r"^=+ ?")
 
 
@@ -108,11 +100,7 @@ def merged(evaluation: Evaluation, found: Sequence[Violation], seconds: float) -
 def run_tool(session: Resources, candidate: Candidate, library: Path | None, tool: str) -> list[Violation]:
     """Runs one call on fresh inputs and weights under one tool."""
     sanitizer = find_sanitizer()
-    with tempfile.TemporaryDirectory(prefix="sanitize-", dir=session.directory) as temporary:
-        files, scratch = Path(temporary) / "files", Path(temporary) / "scratch"
-        files.mkdir()
-        scratch.mkdir()
-        write_call(session, candidate, library, files)
+    with written_call(session, candidate, library) as (files, scratch):
         code, text = run_traced(
             session,
             command(sanitizer, tool, files),
@@ -152,8 +140,9 @@ def conclude(tool: str, code: int | None, text: str) -> list[Violation]:
 def parse(text: str, tool: str) -> list[Violation]:
     """Returns the findings of a report. The same fault at the same instruction is one finding with a count."""
     counts: dict[tuple[str, str], list[Paragraph]] = {}
+    libraries = re.compile(tables(__file__)["libraries"])
     for paragraph in paragraphs(text):
-        if tool == "racecheck" and _LIBRARIES.search(" ".join(paragraph.lines)):
+        if tool == "racecheck" and libraries.search(" ".join(paragraph.lines)):
             continue
         counts.setdefault((paragraph.head.split(" of size")[0], paragraph.place), []).append(paragraph)
     found = []
@@ -168,6 +157,7 @@ def paragraphs(text: str) -> list[Paragraph]:
     some."""
     found: list[Paragraph] = []
     current: Paragraph | None = None
+    remarks = tuple(tables(__file__)["remarks"])
     for line in text.splitlines():
         if not line.startswith("========="):
             continue
@@ -177,7 +167,7 @@ def paragraphs(text: str) -> list[Paragraph]:
         elif body[0].isspace():
             if current is not None:
                 current.lines.append(body.strip())
-        elif body.startswith(_REMARKS):
+        elif body.startswith(remarks):
             current = None
         else:
             current = Paragraph(body.strip())

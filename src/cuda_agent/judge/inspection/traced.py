@@ -9,7 +9,9 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +72,19 @@ def run_traced(
         return code, stream.read(_OUTPUT_BYTES).decode(errors="replace")
 
 
+@contextmanager
+def written_call(session: Resources, candidate: Candidate, library: Path | None) -> Iterator[tuple[Path, Path]]:
+    """Writes the snapshot, its library, fresh inputs and weights as files that the sandbox may read. Yields their
+    folder and a folder to write into, which exist in the block."""
+    with tempfile.TemporaryDirectory(prefix="traced-", dir=session.directory) as temporary:
+        files, scratch = Path(temporary) / "files", Path(temporary) / "scratch"
+        files.mkdir()
+        scratch.mkdir()
+        write_call(session, candidate, library, files)
+        yield files, scratch
+
+
 def write_call(session: Resources, candidate: Candidate, library: Path | None, files: Path) -> None:
-    """Writes the snapshot, its library, fresh inputs and weights as files that the sandbox may read."""
     reference = session.reference
     inside = write_candidate(candidate, library, files)
     reference.draw_weights(session.secrets.seed())

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from cuda_agent.core.baselines import EAGER, Baseline
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
-from cuda_agent.core.errors import CudaAgentError, OutOfMemory, StoreError, TaskError, WorkerError
+from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import CompileReport, Task
 from cuda_agent.judge.profile.roofline import datasheet
@@ -37,12 +37,7 @@ _LOAD_TIMEOUT_S = 600.0
 def compile_cache(task: Task) -> Path:
     """Returns the folder in which a task's compiled forms survive the session. Only its baseline worker writes
     there."""
-    path = cache_dir() / "inductor" / task.key[:32]
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"Can't create {path}: {error.strerror}", "Set CUDA_AGENT_CACHE") from None
-    return path
+    return cache_dir("inductor", task.key[:32])
 
 
 def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE_THREADS) -> dict[str, str]:

@@ -5,25 +5,16 @@ It uses NVML through `pynvml` where that is installed (a millisecond), else `nvi
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
 from dataclasses import dataclass, field
 
 from cuda_agent.core.stack import output_lines
+from cuda_agent.core.words import tables
 
-#: NVML's bits. Idleness and application clocks are no throttling.
-THROTTLE_BITS = {
-    0x04: "software power cap",
-    0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
 #: seconds between two readings during a timing.
 WATCH_S = 0.25
-#: drivers renamed the field of the reasons; each knows at least one of the names.
-_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-_FIELDS = "clocks.sm,clocks.mem,{reasons},utilization.gpu,power.draw,temperature.gpu"
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,7 @@ class ClockReading:
 
     @property
     def throttle_reasons(self) -> tuple[str, ...]:
-        return tuple(name for bit, name in THROTTLE_BITS.items() if self.throttle_bits & bit)
+        return tuple(name for bit, name in tables(__file__)["throttle_bits"].items() if self.throttle_bits & bit)
 
 
 def read_clocks(uuid: str | None) -> ClockReading | None:
@@ -104,8 +95,8 @@ def _through_nvml(uuid: str) -> ClockReading | None:
 
 
 def _through_smi(uuid: str) -> ClockReading | None:
-    for reasons in _REASONS:
-        fields = _FIELDS.format(reasons=reasons)
+    for reasons in tables(__file__)["reasons"]:
+        fields = ",".join((*tables(__file__)["fields"].values(), reasons))
         found = output_lines("nvidia-smi", f"--id={uuid}", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
         if found:
             return parse_smi(found[0])
@@ -113,18 +104,17 @@ def _through_smi(uuid: str) -> ClockReading | None:
 
 
 def parse_smi(text: str) -> ClockReading | None:
-    """Parses one line of `nvidia-smi --query-gpu` with `_FIELDS`. Fields that the GPU doesn't report are left out."""
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != len(_FIELDS.split(",")):
+    """Parses one line of `nvidia-smi --query-gpu`: the fields of the table, then the throttle reasons. Fields that the
+    GPU doesn't report are left out."""
+    *parts, reasons = (part.strip() for part in text.split(","))
+    names = tables(__file__)["fields"]
+    if len(parts) != len(names):
         return None
-    names = ("sm_mhz", "memory_mhz", "", "utilization", "power_w", "temperature_c")
-    values, bits = {}, 0
+    values = {}
     for name, part in zip(names, parts, strict=True):
-        try:
-            if name:
-                values[name] = float(part)
-            else:
-                bits = int(part, 16)
-        except ValueError:
-            continue
-    return ClockReading(values, bits)
+        with contextlib.suppress(ValueError):
+            values[name] = float(part)
+    try:
+        return ClockReading(values, int(reasons, 16))
+    except ValueError:
+        return ClockReading(values)

@@ -36,7 +36,8 @@ WAIT_S = 0.25
 
 
 class GpuProbe:
-    """Times a kernel of a few microseconds from this process, repeatedly."""
+    """Times a kernel of a few microseconds from this process, repeatedly. Call `look` while nothing of ours runs on the
+    device, such as between bursts."""
 
     def __init__(self, run: Callable[[], Any] | None = None) -> None:
         """`run` launches and waits; by default it adds to one number."""
@@ -62,6 +63,7 @@ class GpuProbe:
         return sum(t > usual + LATE_US for t in self._times_us) / len(self._times_us)
 
     def neighbour(self) -> str | None:
+        """Returns what other program was found, or None."""
         share = self.late_share()
         if share <= LATE_SHARE:
             return None
@@ -102,21 +104,6 @@ class CpuShare:
         for pid in self._pids:
             found |= {pid, *descendants(pid)}
         return sum(sum(process_ticks(pid)) for pid in found)
-
-
-class LoadMonitor:
-    """Watches for foreign work during the rounds. Call `look` between bursts, when nothing of ours runs on the
-    device."""
-
-    def __init__(self, device: Device, pids: Iterable[int]) -> None:
-        self._found = GpuProbe() if device is Device.CUDA else CpuShare(pids)
-
-    def look(self) -> None:
-        self._found.look()
-
-    def neighbour(self) -> str | None:
-        """Returns what other program was found, or None."""
-        return self._found.neighbour()
 
 
 def foreign_load(device: Device, uuid: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -152,7 +153,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
         clocks=rounds.clocks.summary(),
         throttle_reasons=rounds.clocks.throttle_reasons(),
         notes=(*notes, *rounds.remarks(), *_remarks(baselines)),
-        duration_s=rounds.elapsed_s,
+        duration_s=time.monotonic() - rounds.started,
         parts_s=dict(rounds.spent),
     )
 

@@ -19,7 +19,6 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.judge.verify.reference import Places, Reference, allocate
 from cuda_agent.workers.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, gpu_memory, is_dense, synchronize
 from cuda_agent.workers.process import Worker, WorkerFault
-from cuda_agent.workers.requests import Spec
 from cuda_agent.workers.requests.reference import TaskSpec
 from cuda_agent.workers.requests.timed import DropRing, MakeRing
 
@@ -154,24 +153,22 @@ def output_places(metas: Sequence[TensorMeta], device: Device, slots: int) -> tu
 class Ring:
     """A worker's input ring and output ring."""
 
-    def __init__(
-        self, worker: Worker, masters: Masters, spec: Spec, inputs: Sequence[TensorMeta], outputs: Sequence[TensorMeta],
-        slots: int, *, is_kept: bool = True,
-    ) -> None:  # fmt: skip
+    def __init__(self, worker: Worker, masters: Masters, spec: TaskSpec, plan: RingPlan) -> None:
         """Raises DeviceError where memory is short, WorkerFault when the worker can't map it."""
-        device = worker.settings.device
-        self.worker, self.device, self._masters, self._is_kept = worker, device, masters, is_kept
-        self._inputs = allocate("ring", inputs, device, slots)
+        device, slots = worker.settings.device, plan.slots
+        self.worker, self.device, self._masters, self._is_kept = worker, device, masters, plan.is_kept
+        self._inputs = allocate("ring", spec.inputs, device, slots)
         try:
-            self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
+            self._outputs = allocate("outputs", [contiguous(meta) for meta in spec.outputs], device, slots)
         except BaseException:
             self._inputs.arena.close()
             raise
         self._pairs: dict[int, tuple[Any, Any]] = {}
         self._bits: dict[int, Any] = {}
         # Outputs that the reference left with gaps or overlaps may have any layout.
-        strides = tuple(meta.strides if is_dense(meta) else () for meta in outputs)
-        ring = MakeRing(slots=slots, spec=spec, inputs=self._inputs.refs, outputs=self._outputs.refs, strides=strides)
+        strides = tuple(meta.strides if is_dense(meta) else () for meta in spec.outputs)
+        inputs, outputs = self._inputs.refs, self._outputs.refs
+        ring = MakeRing(slots=slots, spec=spec.inputs_spec, inputs=inputs, outputs=outputs, strides=strides)
         try:
             worker.attach(self._inputs.arena)
             worker.attach(self._outputs.arena)
@@ -239,7 +236,7 @@ class Rings:
     def add(self, worker: Worker) -> None:
         """Makes the ring of a worker, if it keeps one. Raises what `Ring` raises."""
         if self.plan.is_kept:
-            self._rings[worker] = self._new(worker)
+            self._rings[worker] = Ring(worker, self.masters, self._spec, self.plan)
 
     def drop(self, worker: Worker) -> None:
         """Frees the ring of a worker, if it keeps one."""
@@ -253,7 +250,7 @@ class Rings:
         if self.plan.is_kept:
             yield self._rings[worker]
             return
-        ring = self._new(worker)
+        ring = Ring(worker, self.masters, self._spec, self.plan)
         try:
             ring.fill(self.plan.slots)
             yield ring
@@ -271,10 +268,3 @@ class Rings:
             self.drop(worker)
         reference.detach(self.masters.places)
         self.masters.places.arena.close()
-
-    def _new(self, worker: Worker) -> Ring:
-        spec = self._spec
-        return Ring(
-            worker, self.masters, spec.inputs_spec, spec.inputs, spec.outputs, self.plan.slots,
-            is_kept=self.plan.is_kept,
-        )  # fmt: skip

@@ -23,7 +23,7 @@ from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Violation
 from cuda_agent.judge.profile.baselines import NULL
 from cuda_agent.judge.profile.clocks import ClockLog
-from cuda_agent.judge.profile.foreign_load import LoadMonitor
+from cuda_agent.judge.profile.foreign_load import CpuShare, GpuProbe
 from cuda_agent.judge.profile.idle_load import IdleLoad
 from cuda_agent.judge.profile.programs import CandidateFault, Programs, TimedTask
 from cuda_agent.judge.profile.rings import CALL_SECONDS, Ring, output_places
@@ -66,7 +66,7 @@ class Rounds:
     spent: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
-        self._started = self._begin = time.monotonic()
+        self.started = self._begin = time.monotonic()
         self.reference, self.baselines = self.session.reference, self.session.baselines
         self._rng = random.Random(self.session.secrets.seed())
         self.schedule = Schedule(self.options, self.baselines, self._rng)
@@ -83,7 +83,7 @@ class Rounds:
         self._core: int | None = None
         #: of torch's generators, for all bursts of a round.
         self._generator_seed = self.session.secrets.seed()
-        self._load: LoadMonitor | None = None
+        self._load: GpuProbe | CpuShare | None = None
         self.idle_load = IdleLoad(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
@@ -123,9 +123,8 @@ class Rounds:
 
     def run(self) -> None:
         """Runs rounds until the ratios are known, the budget is spent, or a violation ends them."""
-        self._load = LoadMonitor(
-            self.options.device, [self.candidate.worker.pid, *(worker.pid for worker in self.programs.workers)]
-        )
+        pids = [self.candidate.worker.pid, *(worker.pid for worker in self.programs.workers)]
+        self._load = GpuProbe() if self.options.device is Device.CUDA else CpuShare(pids)
         self.idle_load.look()
         with contextlib.nullcontext() if self._cores is None else self._cores.timing():
             while self.wrong_output is None and not self.schedule.is_done(self._left_s()):
@@ -137,7 +136,7 @@ class Rounds:
         """Returns what other program used the device during the rounds, or None."""
         return None if self._load is None else self._load.neighbour()
 
-    def _next_round(self, load: LoadMonitor) -> None:
+    def _next_round(self, load: GpuProbe | CpuShare) -> None:
         with self.spent.on("inputs"):
             self.programs.draw(self._active)
         self._core = self._cores.pick() if self._cores is not None else None
@@ -232,10 +231,6 @@ class Rounds:
 
     def _left_s(self) -> float:
         return self._begin + self.options.timing_budget_s - time.monotonic()
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
 
     @property
     def rounds(self) -> list[Round]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
 from cuda_agent.judge.profile.programs import TimedTask
-from cuda_agent.judge.profile.rings import Masters, Ring, device_facts, plan_ring, total_bytes
+from cuda_agent.judge.profile.rings import Rings, device_facts, plan_ring, total_bytes
 from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.workers.affinity import divided, near_gpu
@@ -43,7 +45,7 @@ def screen(session: TimedTask, process: CandidateProcess, configs: list[dict[str
     spec, device = reference.spec, options.device
     l2_bytes, *memory = device_facts(device)
     plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, *memory)
-    slots = min(plan.slots, MOST_SLOTS)
+    plan = replace(plan, slots=min(plan.slots, MOST_SLOTS), is_kept=True)
     budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
     request = ScreenConfigs(
         program=CANDIDATE,
@@ -52,14 +54,12 @@ def screen(session: TimedTask, process: CandidateProcess, configs: list[dict[str
         flush_bytes=L2_TIMES * l2_bytes,
         core=min(divided(kept, near_gpu())[1], default=None) if kept else None,
     )
-    masters = Masters(spec.inputs, slots, device)
-    ring: Ring | None = None
+    rings = Rings(plan, spec, device)
     try:
-        reference.draw_slots(
-            [session.secrets.seed() for _ in range(slots)], [masters.slot(index) for index in range(slots)]
-        )
-        ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
-        ring.fill(slots)
+        slots = range(plan.slots)
+        reference.draw_slots([session.secrets.seed() for _ in slots], [rings.masters.slot(index) for index in slots])
+        rings.add(process.worker)
+        rings.fill()
         with gpu_lock(gpu_uuid(device) or "cpu"):
             times = process.worker.request(request, timeout_s=budget_s + options.call_timeout_s)
         if times.device_lost:
@@ -67,10 +67,7 @@ def screen(session: TimedTask, process: CandidateProcess, configs: list[dict[str
             process.worker.kill()
         return _report(times, configs)
     finally:
-        if ring is not None:
-            ring.close()
-        reference.detach(masters.places)
-        masters.places.arena.close()
+        rings.close(reference)
 
 
 def _report(times: ScreenTimes, configs: list[dict[str, int]]) -> ScreenReport:

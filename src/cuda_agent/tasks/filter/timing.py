@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import interval, median
-from cuda_agent.judge import L2_TIMES, Burst, LoadMonitor, Tolerance, device_facts, wait_for_quiet
+from cuda_agent.judge import L2_TIMES, Burst, GpuProbe, Tolerance, device_facts, wait_for_quiet
 from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.tasks.filter.check import ProcessLimits, TaskProcess
 from cuda_agent.tasks.filter.options import FilterOptions
@@ -60,7 +60,7 @@ class TimingTurns:
         stops."""
         with queue.clock("time"):
             self._hold()
-            monitor = LoadMonitor(self._device, []) if self._device is Device.CUDA else None
+            monitor = GpuProbe() if self._device is Device.CUDA else None
             self._look(monitor)
             yield
             self._look(monitor)
@@ -83,7 +83,7 @@ class TimingTurns:
             self._say(load)
         self._until = time.monotonic() + _WINDOW_S
 
-    def _look(self, monitor: LoadMonitor | None) -> None:
+    def _look(self, monitor: GpuProbe | None) -> None:
         for _ in range(_LOOKS):
             if monitor is not None:
                 monitor.look()

@@ -16,24 +16,18 @@ from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import import_task
 from cuda_agent.workers.inside.timed import TimedPrograms
-from cuda_agent.workers.requests import Done, HeldMemory, ImportTask, Operations
+from cuda_agent.workers.requests import Done, HeldMemory, Operations, operations_of
 from cuda_agent.workers.requests import baseline as requests
 from cuda_agent.workers.requests.timed import DropRing
 
 
 def create(context: Context) -> Operations:
     baseline = BaselinePrograms(context)
-    return {
-        **baseline.timed.operations(),
-        DropRing: baseline.drop_ring,
-        requests.ImportCompiler: prepare_compiler,
-        ImportTask: import_task,
-        requests.PlanBaselines: baseline.plan,
-        requests.PrepareBaseline: baseline.prepare,
-        requests.SettleBaselines: baseline.settle,
-        requests.RetireBaseline: baseline.retire,
-        requests.CopyWeights: baseline.copy_weights,
-    }
+    own = operations_of(
+        prepare_compiler, import_task, baseline.plan, baseline.prepare, baseline.settle, baseline.retire,
+        baseline.drop_ring, baseline.copy_weights,
+    )  # fmt: skip
+    return {**baseline.timed.operations(), **own}
 
 
 def prepare_compiler(request: requests.ImportCompiler) -> Done:

@@ -26,6 +26,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import RANDOM
 from cuda_agent.core.records import CompileReport
+from cuda_agent.core.words import word_lists
 from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
 from cuda_agent.workers.inside.dispatch import Listener
 from cuda_agent.workers.inside.runner import Program
@@ -37,21 +38,6 @@ from cuda_agent.workers.inside.task.taskmodule import (
     run_forward,
 )
 from cuda_agent.workspace.descendants import descendants
-
-_MATMUL = {
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_addmm_activation",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_cudnn_attention", "_efficient_attention_forward", "_flash_attention_forward",
-    "_scaled_dot_product_flash_attention_for_cpu", "_trilinear", "matmul", "_cdist_forward", "_grouped_mm",
-    # products inside one operator, which the flag for products changes.
-    "conv_tbc", "linalg_matrix_exp", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
-}  # fmt: skip
-_CONVOLUTION = {
-    "convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose", "conv_depthwise3d",
-    "_conv_depthwise2d", "mkldnn_convolution", "_cudnn_rnn", "mkldnn_rnn_layer", "_slow_conv2d_forward", "slow_conv3d",
-    "cudnn_convolution_relu", "cudnn_convolution_add_relu",
-}  # fmt: skip
-
 
 #: calls of which the quickest shows the host's time for one.
 _HOST_CALLS = 3
@@ -113,12 +99,10 @@ class FindProducts(Listener):
         self.matmul = self.convolution = False
 
     def note(self, operator: Any, args: Any, result: Any) -> None:
-        name = _name(operator)
-        if name in _MATMUL or name in _CONVOLUTION:
-            tensors = [a for a in args if isinstance(a, torch.Tensor)]
-            if any(t.dtype is torch.float32 for t in tensors):
-                self.matmul |= name in _MATMUL
-                self.convolution |= name in _CONVOLUTION
+        name, lists = _name(operator), word_lists(__file__)
+        if any(isinstance(a, torch.Tensor) and a.dtype is torch.float32 for a in args):
+            self.matmul |= name in lists["matmul"]
+            self.convolution |= name in lists["convolution"]
 
 
 class FindRandom(Listener):

@@ -28,7 +28,7 @@ from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, ten
 from cuda_agent.workers.inside.task.taskmemory import LARGE, free_cache
 from cuda_agent.workers.inside.task.taskmodule import seed_torch
 from cuda_agent.workers.inside.timed import TimedPrograms
-from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs
+from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs, operations_of
 from cuda_agent.workers.requests import candidate as requests
 
 EXTENSION = "cuda_extension"
@@ -38,15 +38,11 @@ _LASTING = (FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE)
 def create(context: Context) -> Operations:
     candidate = LoadedCandidate(context)
     timed = TimedPrograms(context, candidate.program, set_config=candidate.set_config)
-    return {
-        **timed.operations(),
-        requests.LoadCandidate: candidate.load,
-        requests.LoadWeights: candidate.load_weights,
-        requests.CompareWeights: candidate.compare_weights,
-        requests.CallModel: candidate.call,
-        requests.ForgetBuffers: candidate.forget,
-        FreeMemory: candidate.free,
-    }
+    own = operations_of(
+        candidate.load, candidate.load_weights, candidate.compare_weights, candidate.call, candidate.forget,
+        candidate.free,
+    )  # fmt: skip
+    return {**timed.operations(), **own}
 
 
 class LoadedCandidate:

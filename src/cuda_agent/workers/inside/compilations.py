@@ -7,22 +7,16 @@ import contextlib
 import importlib
 import time
 
+from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import CompileReport
 
-_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
-#: modules that it imports when it first compiles for a GPU.
-_GPU_COMPILER = (
-    "torch._inductor.codegen.triton", "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.runtime.triton_heuristics", "torch._inductor.fx_passes.post_grad", "triton.language",
-    "triton.compiler",
-)  # fmt: skip
 _MOST_REASONS, _LONGEST = 8, 400
 
 
 def import_compiler(device: Device) -> None:
     """Imports the compiler, which takes seconds of a core and starts no device."""
-    for name in (*_COMPILER, *(_GPU_COMPILER if device is Device.CUDA else ())):
+    for name in bytecode.modules("compiler", *(["gpu_compiler"] if device is Device.CUDA else [])):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 

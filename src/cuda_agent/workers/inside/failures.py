@@ -5,19 +5,9 @@ from __future__ import annotations
 import torch
 
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory
+from cuda_agent.core.words import tables
 from cuda_agent.workers.buffers import OutOfDeviceMemory
 from cuda_agent.workers.requests import FaultKind
-
-#: torch, the C++ library, cuBLAS, cuDNN and Triton's launcher raise no type of their own for these.
-_OUT_OF_MEMORY = (
-    "can't allocate memory",
-    "out of memory",
-    "std::bad_alloc",
-    "Cannot allocate memory",
-    "STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED",
-)
-_DEVICE_BROKEN = ("CUDA error", "CUDA driver error", "device-side assert", "illegal memory access")
 
 
 class Refusal(Exception):
@@ -36,17 +26,19 @@ def kind_of(error: BaseException) -> FaultKind:
         return FaultKind.OUT_OF_MEMORY
     if isinstance(error, CudaAgentError):
         return FaultKind.TASK
-    text = str(error)
-    broken = any(words in text for words in _DEVICE_BROKEN)  # foreign text: CUDA's
-    return FaultKind.DEVICE if broken else FaultKind.RAISED
+    return FaultKind.DEVICE if _says(error, "device_broken") else FaultKind.RAISED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory is short, the host's or the device's."""
     if isinstance(error, OutOfMemory | OutOfDeviceMemory | MemoryError | torch.OutOfMemoryError):
         return True
-    text = "" if isinstance(error, CudaAgentError) else str(error)
-    return any(words in text for words in _OUT_OF_MEMORY)  # foreign text: torch's
+    return not isinstance(error, CudaAgentError) and _says(error, "out_of_memory")
+
+
+def _says(error: BaseException, table: str) -> bool:
+    text = str(error)
+    return any(words in text for words in tables(__file__)[table])  # foreign text: torch's
 
 
 def words_of(error: BaseException) -> tuple[str, str]:

@@ -22,7 +22,17 @@ from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
 from cuda_agent.workers.inside.failures import kind_of, words_of
-from cuda_agent.workers.requests import Attach, Detach, Done, Operations, Start, TensorRefs, WorkerAnswer, WorkerRequest
+from cuda_agent.workers.requests import (
+    Attach,
+    Detach,
+    Done,
+    Operations,
+    Start,
+    TensorRefs,
+    WorkerAnswer,
+    WorkerRequest,
+    operations_of,
+)
 
 
 class Context:
@@ -67,7 +77,7 @@ class Context:
 
 def serve(channel: WorkerChannel, context: Context, operations: Operations) -> None:
     """Answers until the judge has ended."""
-    own: Operations = {Start: context.start, Attach: context.attach, Detach: context.detach, **operations}
+    own = {**operations_of(context.start, context.attach, context.detach), **operations}
     known = {kind.__name__: kind for kind in own}
     while True:
         try:

@@ -37,22 +37,16 @@ from cuda_agent.workers.inside.task.taskmodule import (
 )
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, vary
 from cuda_agent.workers.inside.task.weights import redraw, state_metas
-from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
+from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs, operations_of
 from cuda_agent.workers.requests import reference as requests
 
 
 def create(context: Context) -> Operations:
     reference = LoadedReference(context)
-    return {
-        requests.EstimateCall: estimate_call,
-        requests.LoadTask: reference.load,
-        requests.DrawInputs: reference.draw_inputs,
-        requests.DrawWeights: reference.draw_weights,
-        requests.ExpectedOutputs: reference.expected,
-        requests.ImportCapture: reference.import_capture,
-        requests.CaptureGraph: reference.capture,
-        FreeMemory: reference.free,
-    }
+    return operations_of(
+        estimate_call, reference.load, reference.draw_inputs, reference.draw_weights, reference.expected,
+        reference.import_capture, reference.capture, reference.free,
+    )  # fmt: skip
 
 
 def estimate_call(request: requests.EstimateCall) -> requests.CallEstimate:

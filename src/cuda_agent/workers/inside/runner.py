@@ -116,7 +116,8 @@ class Runner:
         self._kept: list[Any] = []
         self._collects = False
         self._scratch: Any = None
-        self._reset_persisting = _persisting_l2_reset() if self.is_cuda else None
+        runtime = _cuda_runtime() if self.is_cuda else None
+        self._reset_persisting = getattr(runtime, "cudaCtxResetPersistingL2Cache", None)
 
     def warmup(self, program: Program, slots: Sequence[Slot], *, calls: int = 3, seconds: float = 0.0) -> Any:
         """Makes at least `calls` calls over the slots in turn, then more until `seconds` have passed (clocks rise,
@@ -276,12 +277,6 @@ class Runner:
         passed_us = (time.perf_counter_ns() - start) / 1e3
         elapsed_us = float(begin.elapsed_time(end)) * 1e3
         return value, elapsed_us, max(0.0, passed_us - elapsed_us)
-
-
-def _persisting_l2_reset() -> Callable[[], Any] | None:
-    """Returns `cudaCtxResetPersistingL2Cache` of the CUDA runtime that torch has loaded; None where it isn't found."""
-    runtime = _cuda_runtime()
-    return None if runtime is None else getattr(runtime, "cudaCtxResetPersistingL2Cache", None)
 
 
 def share_the_gpu() -> None:

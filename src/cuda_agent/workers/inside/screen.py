@@ -20,7 +20,7 @@ from cuda_agent.core.intervals import median
 from cuda_agent.workers.buffers import pieces
 from cuda_agent.workers.inside.failures import is_out_of_memory
 from cuda_agent.workers.inside.runner import OutputError, Program, Runner, Slot, check_fit, output_tensors
-from cuda_agent.workers.requests.timed import ScreenTimes
+from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes
 
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
 MAX_DISTANCE = 1e-2
@@ -36,15 +36,11 @@ def screen(
     runner: Runner,
     program: Program,
     set_config: Callable[[Mapping[str, int]], None],
-    configs: Sequence[Mapping[str, int]],
     slots: Sequence[Slot],
-    *,
-    budget_s: float,
-    flush_bytes: int = 0,
+    request: ScreenConfigs,
 ) -> ScreenTimes:
-    """Times each setting over the slots within `budget_s` seconds and returns its median. Settings that the budget
-    doesn't reach fail."""
-    end = time.monotonic() + budget_s
+    """Times each setting over the slots and returns its median. Settings that the budget doesn't reach fail."""
+    configs, end = request.configs, time.monotonic() + request.budget_s
     failures: dict[int, str] = {}
     lost = short = False
     samples: dict[int, list[float]] = {}
@@ -52,7 +48,7 @@ def screen(
 
     def timed(index: int, turn: int) -> float:
         set_config(configs[index])
-        return runner.time_once(program, slots[turn % len(slots)], flush_bytes=flush_bytes)
+        return runner.time_once(program, slots[turn % len(slots)], flush_bytes=request.flush_bytes)
 
     for index, config in enumerate(configs):
         if index and time.monotonic() > end:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from cuda_agent.workers.inside.dispatch import recorded
@@ -15,7 +16,7 @@ from cuda_agent.workers.inside.screen import screen
 from cuda_agent.workers.inside.task.pytree import unflatten
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import seed_torch
-from cuda_agent.workers.requests import Done, Operations
+from cuda_agent.workers.requests import Done, Operations, operations_of
 from cuda_agent.workers.requests import timed as requests
 from cuda_agent.workers.requests.candidate import DispatchRecord
 
@@ -35,7 +36,6 @@ class TimedPrograms:
     ) -> None:
         self._context, self._lookup = context, lookup
         self._set_config, self.with_null = set_config, with_null
-        self._runner: Runner | None = None
         self._tensors: list[list[Any]] = []
         self._slots: list[Slot] = []
         self._inputs_at: frozenset[int] = frozenset()
@@ -48,28 +48,19 @@ class TimedPrograms:
 
     def operations(self) -> Operations:
         """Returns the operations for the role's `create`."""
-        always: Operations = {
-            requests.MakeRing: self.make_ring,
-            requests.DropRing: self.drop_ring,
-            requests.WarmUp: self.warm_up,
-            requests.GetReady: self.get_ready,
-            requests.RunBurst: self.run_burst,
-            requests.DeliverOutputs: self.deliver,
-            requests.RecordBurst: self.record_burst,
-            requests.ReleaseOutputs: self.release,
-            requests.TimeQueue: self.time_queue,
-            requests.MeasureExtras: self.measure_extras,
-        }
-        return {**always, requests.ScreenConfigs: self.screen} if self._set_config is not None else always
+        always = operations_of(
+            self.make_ring, self.drop_ring, self.warm_up, self.get_ready, self.run_burst, self.deliver,
+            self.record_burst, self.release, self.time_queue, self.measure_extras,
+        )  # fmt: skip
+        return always if self._set_config is None else {**always, **operations_of(self.screen)}
 
-    @property
+    @cached_property
     def runner(self) -> Runner:
-        if self._runner is None:
-            self._runner = Runner(self._context.device.value)
-        return self._runner
+        """The runner, made when the device is known."""
+        return Runner(self._context.device.value)
 
     def make_ring(self, request: requests.MakeRing) -> Done:
-        self.drop_ring()
+        self.drop_ring(requests.DropRing())
         self._cores = self._cores or os.sched_getaffinity(0)
         inputs = self._context.tensors(request.inputs)
         outputs = self._context.tensors(request.outputs)
@@ -85,12 +76,12 @@ class TimedPrograms:
         gc.freeze()
         return Done()
 
-    def drop_ring(self, request: requests.DropRing | None = None) -> Done:
+    def drop_ring(self, request: requests.DropRing) -> Done:
         self.runner.release()
         self._stay_on(None)
         self._tensors, self._slots, self._outputs, self._null = [], [], [], None
         self._otherwise.clear()
-        if request is not None and request.frees:
+        if request.frees:
             gc.collect()
             free_cache(self._context.device)
         return Done()
@@ -149,15 +140,7 @@ class TimedPrograms:
         assert self._set_config is not None
         program = self._program(request.program)
         self._stay_on(request.core)
-        return screen(
-            self.runner,
-            program,
-            self._set_config,
-            request.configs,
-            self._slots,
-            budget_s=request.budget_s,
-            flush_bytes=request.flush_bytes,
-        )
+        return screen(self.runner, program, self._set_config, self._slots, request)
 
     def _stay_on(self, core: int | None) -> None:
         """Moves this thread only, and only if the system allows it. No measurement depends on it, but its spread

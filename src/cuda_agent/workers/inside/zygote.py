@@ -29,7 +29,7 @@ from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.workers.channel import WorkerChannel
 from cuda_agent.workers.inside.compilations import import_compiler
 from cuda_agent.workers.inside.main import Context, serve
-from cuda_agent.workers.requests import Done, Operations, Start
+from cuda_agent.workers.requests import Done, Operations, Start, operations_of
 from cuda_agent.workers.requests.zygote import EndedFork, EndFork, ForkTask, WarmedZygote, WarmZygote
 from cuda_agent.workspace.descendants import descendants
 
@@ -39,7 +39,7 @@ _CUDA_NOT_INITIALIZED = 3
 
 def create(context: Context) -> Operations:
     zygote = Zygote(context)
-    return {Start: zygote.start, WarmZygote: zygote.warm, ForkTask: zygote.fork, EndFork: zygote.end}
+    return operations_of(zygote.start, zygote.warm, zygote.fork, zygote.end)
 
 
 class Zygote:
@@ -84,7 +84,7 @@ class Zygote:
     def fork(self, request: ForkTask) -> Done:
         (descriptor,) = self._context.descriptors
         if self._fork is not None:
-            self.end()
+            self.end(EndFork())
         pid = os.fork()
         if pid == 0:
             self._become_fork(descriptor, request.environment)
@@ -92,7 +92,7 @@ class Zygote:
         self._fork = pid
         return Done()
 
-    def end(self, _request: EndFork | None = None) -> EndedFork:
+    def end(self, _request: EndFork) -> EndedFork:
         """Ends the fork, and returns when nothing of it is left."""
         code = _end_all(self._fork)
         self._fork = None

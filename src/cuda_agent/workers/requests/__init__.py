@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
@@ -54,6 +54,11 @@ class WorkerRequest(BaseModel, Generic[A_co]):
 A = TypeVar("A", bound=WorkerAnswer)
 #: the operations of a worker: what answers each request.
 Operations = Mapping[type[WorkerRequest[Any]], Callable[[Any], WorkerAnswer]]
+
+
+def operations_of(*methods: Callable[[Any], WorkerAnswer]) -> Operations:
+    """Returns the operations of these methods. Each answers the request with which its parameter is annotated."""
+    return {next(iter(get_type_hints(method).values())): method for method in methods}
 
 
 class FaultKind(StrEnum):

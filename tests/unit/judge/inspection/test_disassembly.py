@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cuda_agent.judge.inspection.disassembly import cpu_class, cpu_mix, parse_objdump, parse_sass, sass_class
+from cuda_agent.judge.inspection.disassembly import cpu_class, parse_objdump, parse_sass, sass_class
 
 NVDISASM = """	.target	sm_90a
 //--------------------- .text._Z5scalePf --------------------------
@@ -94,7 +94,7 @@ def test_objdump() -> None:
     found = parse_objdump(OBJDUMP)
     assert list(found) == ["f._omp_fn.0", "g(float*)"]
     assert dict(found["f._omp_fn.0"].counts) == {"vector": 1, "scalar": 1, "memory": 2, "integer": 2, "control": 2}
-    assert cpu_mix(found["g(float*)"]) == {"control": 1.0}
+    assert found["g(float*)"].mix() == {"control": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_lock_follows_no_link(tmp_path: Path) -> None:
 
 
 def test_smi_line() -> None:
-    reading = clocks.parse_smi("1980, 3201, 0x0000000000000024, 3, 121.53, [N/A]\n")
+    reading = clocks.parse_smi("1980, 3201, 3, 121.53, [N/A], 0x0000000000000024\n")
     assert reading is not None
     assert reading.values == {"sm_mhz": 1980.0, "memory_mhz": 3201.0, "utilization": 3.0, "power_w": 121.53}
     assert reading.throttle_reasons == ("software power cap", "software thermal slowdown")

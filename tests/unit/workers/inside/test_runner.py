@@ -13,6 +13,7 @@ from cuda_agent.workers.inside import screen as screen_module
 from cuda_agent.workers.inside.cupti import Span, busy_ns
 from cuda_agent.workers.inside.runner import OutputError, Runner, laid_out, lies_otherwise, null_program
 from cuda_agent.workers.inside.screen import difference, screen
+from cuda_agent.workers.requests.timed import ScreenConfigs
 
 
 def slots(count: int = 3) -> list[list[torch.Tensor]]:
@@ -117,10 +118,14 @@ class Tunable:
         return x + (1.1 if self.mode == 2 else 1.0)
 
 
+def asked(configs: list[dict[str, int]], budget_s: float) -> ScreenConfigs:
+    return ScreenConfigs(program="candidate", configs=tuple(configs), budget_s=budget_s, flush_bytes=0)
+
+
 def test_screen_ranks_and_refuses_broken_settings() -> None:
     tunable = Tunable()
     configs = [{"mode": m} for m in (0, 1, 2, 3, 4)]
-    found = screen(Runner("cpu"), tunable, tunable.set_config, configs, slots(), budget_s=5)
+    found = screen(Runner("cpu"), tunable, tunable.set_config, slots(), asked(configs, 5))
     assert set(found.failures) == {"2", "3"} and not found.device_lost
     assert "differs" in found.failures["2"] and "no such variant" in found.failures["3"]
     slow, fast, _, _, middle = found.latency_us
@@ -129,7 +134,7 @@ def test_screen_ranks_and_refuses_broken_settings() -> None:
 
 def test_screen_stops_with_its_budget() -> None:
     tunable = Tunable()
-    found = screen(Runner("cpu"), tunable, tunable.set_config, [{"mode": 0}] * 50, slots(), budget_s=0.1)
+    found = screen(Runner("cpu"), tunable, tunable.set_config, slots(), asked([{"mode": 0}] * 50, 0.1))
     assert found.latency_us[0] is not None and "budget" in found.failures["49"]
 
 

@@ -5,16 +5,8 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Graph, Node, Ref, TensorMeta, base_name
+from cuda_agent.core.words import word_lists
 from cuda_agent.workers.inside.graph.operators import products
-
-_ATTENTION_OR_RECURRENT = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
-_NORMALISED = frozenset({"layer_norm", "rms_norm"})
-_ALONG_A_DIMENSION = frozenset({"softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp"})
-_TO_FEWER = frozenset((
-    "sum", "mean", "prod", "var", "std", "var_mean", "std_mean", "logsumexp", "linalg_vector_norm", "avg_pool1d",
-    "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-    "cross_entropy_loss", "nll_loss", "nll_loss_nd",
-))  # fmt: skip
 
 
 def largest_reduction(graph: Graph) -> int:
@@ -30,26 +22,26 @@ def largest_reduction(graph: Graph) -> int:
 
 
 def _length(node: Node, metas: dict[str, TensorMeta]) -> int:
-    base = base_name(node.op)
+    base, lists = base_name(node.op), word_lists(__file__)
     shapes = [metas[arg.ref].shape for arg in node.args if isinstance(arg, Ref) and arg.ref in metas]
     if not shapes:
         return _einsum_length(node, metas) if base == "einsum" else 1
     if base in products():
         return _product_length(base, shapes)
-    if base in _NORMALISED:
+    if base in lists["normalised"]:
         return math.prod([n for n in _list(node.args[1]) if isinstance(n, int)])
     if base in ("group_norm", "instance_norm"):
         groups = node.args[1] if base == "group_norm" and isinstance(node.args[1], int) else shapes[0][1]
         return math.prod(shapes[0][1:]) // max(1, groups)
-    if base in _ALONG_A_DIMENSION:
+    if base in lists["along_a_dimension"]:
         dimension = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], int) else -1
         return shapes[0][dimension] if shapes[0] else 1
-    if base in _TO_FEWER:
+    if base in lists["to_fewer"]:
         outputs = [meta.numel for meta in node.outputs if meta is not None]
         return max(1, math.prod(shapes[0]) // max(1, outputs[0] if outputs else 1))
     if base == "scaled_dot_product_attention":
         return max(shapes[0][-1], shapes[1][-2])
-    if base in _ATTENTION_OR_RECURRENT:
+    if base in lists["recurrent"]:
         return shapes[0][-1]
     return 1
 
