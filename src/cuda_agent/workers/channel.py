@@ -191,10 +191,7 @@ class JudgeChannel:
         if length > MAX_FRAME_BYTES:
             raise ProtocolViolation(f"{op}: a frame of {length} bytes")
         try:
-            try:
             message = decode(self._exactly(length, op, deadline))
-        except ProtocolViolation as violation:
-            raise ProtocolViolation(f"{op}: {violation}") from None
         except ProtocolViolation as violation:
             raise ProtocolViolation(f"{op}: {violation}") from None
         if not isinstance(message, dict) or message.get("id") != wanted or isinstance(message.get("id"), bool):
