@@ -29,6 +29,7 @@ from cuda_agent.judge.guard.operators import FORWARD, OperatorLog
 from cuda_agent.judge.guard.preprocessed import own_lines
 from cuda_agent.judge.guard.source import check_preprocessed
 from cuda_agent.judge.profile import timing
+from cuda_agent.judge.profile.bursts import Burst, Round
 from cuda_agent.judge.verify.compare import same_structure
 from cuda_agent.workers.channel import ChannelError, JudgeChannel
 from cuda_agent.workers.requests import Done, HeldMemory, WorkerAnswer, WorkerRequest
@@ -152,9 +153,9 @@ def _use(answer: WorkerAnswer) -> None:
         same_structure(answer.spec, SPEC, atol=1e-2, rtol=1e-2)
     elif isinstance(answer, BurstTimes) and answer.event_us:
         events = tuple(max(each, 1e-3) for each in answer.event_us)
-        mine = timing.Burst(events, 100.0, max(0.0, answer.waited_us))
-        honest, null = timing.Burst((20.0,) * 3, 100.0), timing.Burst((1.0,) * 3, 40.0)
-        rounds = [timing.Round({"candidate": mine, "eager": honest}, null) for _ in range(6)]
+        mine = Burst(events, 100.0, max(0.0, answer.waited_us))
+        honest, null = Burst((20.0,) * 3, 100.0), Burst((1.0,) * 3, 40.0)
+        rounds = [Round({"candidate": mine, "eager": honest}, null) for _ in range(6)]
         timing.disagreement(rounds, "candidate", Device.CPU, ["eager"])
         timing.unevenness(rounds, "candidate", ["eager"])
         timing.timing(rounds, "candidate", device=Device.CPU, trusted=["eager"])
