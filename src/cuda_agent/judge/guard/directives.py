@@ -24,6 +24,7 @@ _HEADERS_FORBIDDEN = re.compile(
       | (?:dnnl|oneapi|mkl|cblas|openblas|Eigen|xsimd) )""",
     re.VERBOSE,
 )
+_THREADS = ("thread", "threads.h", "pthread.h", "future", "semaphore")
 _SPLICE = re.compile(r"\\[ \t\f\v]*\r?\n")
 _DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:\#|%:)[ \t\f\v]*(?P<name>\w*)(?P<rest>[^\n]*)$", re.MULTILINE)
 _KNOWN = {
@@ -106,7 +107,8 @@ def _check_include(what: str, path: str, offset: int, add: object) -> None:
         return
     name = posixpath.normpath(what[1:-1])
     if name.startswith("/") or _HEADERS_FORBIDDEN.search(name) or not _stays_inside(what, path):
-        add("forbidden_header", offset, f"#include {what}")
+        hint = ": threads of its own may outlive a call; use OpenMP" if name in _THREADS else ""
+        add("forbidden_header", offset, f"#include {what}{hint}")
 
 
 def _stays_inside(what: str, path: str) -> bool:

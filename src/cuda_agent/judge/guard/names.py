@@ -79,7 +79,8 @@ def check_names(text: str, *, cuda: bool, device: Device, add: Add) -> None:
         add("hidden_text", match.start(), "a precompiled header of its own")
     for rule, pattern in _NAME_RULES.items():
         for match in pattern.finditer(code):
-            add(rule, match.start(), match.group())
+            hint = ": threads of its own may outlive a call; use OpenMP" if "thread" in match.group() else ""
+            add(rule, match.start(), f"{match.group()}{hint}")
     for match in _ATTRIBUTE.finditer(code):
         add("python_from_c", match.start(), "attribute of a Python object")
     for begin, end in _assembler(code):

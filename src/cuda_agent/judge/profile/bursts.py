@@ -11,8 +11,8 @@ from cuda_agent.core.intervals import median
 
 @dataclass(frozen=True)
 class Work:
-    """Processor time in µs that a worker's threads took while a burst's calls ran: `calling_us` the thread that makes
-    the calls, `helping_us` the busiest other one. `run_us`: how long the calls took with the request for them."""
+    """Processor time in µs that a worker's threads took from before its inputs came until it answered: `calling_us` the
+    thread that makes the calls, `helping_us` the busiest other one. `run_us`: how long it took to answer."""
 
     calling_us: float
     helping_us: float

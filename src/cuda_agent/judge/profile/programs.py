@@ -29,7 +29,6 @@ from cuda_agent.workers.requests import timed as requests
 from cuda_agent.workers.requests.baseline import CopyWeights
 from cuda_agent.workers.requests.candidate import ForgetBuffers
 from cuda_agent.workers.stopwatch import Stopwatch
-from cuda_agent.workspace.descendants import descendants
 
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
@@ -75,7 +74,6 @@ class Programs:
 
     def __post_init__(self) -> None:
         self.reference, self.baselines = self.session.reference, self.session.baselines
-        self._processes: dict[int, tuple[int, ...]] = {}
         #: None until `prepare` takes memory.
         self._taken: Rings | None = None
 
@@ -191,13 +189,6 @@ class Programs:
 
     def worker(self, name: str) -> Worker:
         return self.candidate.worker if name == CANDIDATE else self.baselines.worker_of(name)
-
-    def processes(self, name: str) -> tuple[int, ...]:
-        """Returns the processes of a program's sandbox, as they were at the first call for it."""
-        pid = self.worker(name).pid
-        if pid not in self._processes:
-            self._processes[pid] = (pid, *descendants(pid))
-        return self._processes[pid]
 
     def ask(
         self, name: str, request: WorkerRequest[A], timeout_s: float | None = None, spin_s: float = 0.0

@@ -2,19 +2,21 @@
 
 On a CPU the judge's clock around a burst also holds copies of inputs and outputs and the time slices of other programs,
 which hide a short kernel. The system counts the time of each thread in nanoseconds, whoever else runs, and a program
-can't change that count. A thread that waits spins for a while before it sleeps, which counts as work as long as the
-request lasts; so of threads that don't make the calls only the time beyond a null program's request counts.
+can't change that count. The reading begins before the inputs come, so that nothing is computed ahead of the calls. A
+thread that waits spins for a while before it sleeps, which counts as work as long as the request lasts; so of threads
+that don't make the calls only the time beyond a null program's request counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cuda_agent.core.intervals import low_quantile, lower_bound, median
 from cuda_agent.judge.profile.bursts import Round, Work, bursts_of
+from cuda_agent.workspace.descendants import descendants
 
 #: share of the events and µs per burst that the accounts may exceed them by.
 _SHARE, _BURST_US = 0.1, 60.0
@@ -22,11 +24,27 @@ _SHARE, _BURST_US = 0.1, 60.0
 _LEAST = 5
 
 
-def read_threads(pids: Iterable[int]) -> dict[tuple[bool, int], int]:
-    """Returns (is it a process's first thread, its number) -> processor time in ns, for all threads of some processes.
-    Those that have ended count as one, under the process's negative number. Nothing where the system doesn't tell."""
+class Accounts:
+    """What the system says of the threads of a process and its descendants from now on. None: nothing."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+        self._before = _read(pid)
+
+    def until_now(self, run_us: float) -> Work | None:
+        """Returns what the busiest threads did, a new one included. `run_us`: see `Work`. None where the system doesn't
+        tell."""
+        spent: dict[bool, float] = {True: 0.0, False: 0.0}
+        for thread, now in _read(self._pid).items():
+            spent[thread[0]] = max(spent[thread[0]], (now - self._before.get(thread, 0)) / 1e3)
+        return Work(spent[True], spent[False], run_us) if self._before else None
+
+
+def _read(root: int | None) -> dict[tuple[bool, int], int]:
+    """Returns (is it a process's first thread, its number) -> processor time in ns, for all threads of a process and
+    its descendants. Those that have ended count as one, under the process's negative number."""
     found: dict[tuple[bool, int], int] = {}
-    for pid in pids:
+    for pid in () if root is None else (root, *descendants(root)):
         with contextlib.suppress(OSError):
             mine = {}
             for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -37,16 +55,6 @@ def read_threads(pids: Iterable[int]) -> dict[tuple[bool, int], int]:
                 mine[False, -pid] = time.clock_gettime_ns((~pid << 3) | 2) - sum(mine.values())
             found |= mine
     return found
-
-
-def work_between(
-    before: Mapping[tuple[bool, int], int], after: Mapping[tuple[bool, int], int], run_us: float
-) -> Work | None:
-    """Returns what the busiest threads did between two readings. A new thread began with nothing."""
-    spent: dict[bool, float] = {True: 0.0, False: 0.0}
-    for thread, now in after.items():
-        spent[thread[0]] = max(spent[thread[0]], (now - before.get(thread, 0)) / 1e3)
-    return Work(spent[True], spent[False], run_us) if before and after else None
 
 
 def disagreement(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> str | None:

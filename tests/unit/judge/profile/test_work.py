@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -11,7 +13,7 @@ import pytest
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile import timing, work
 from cuda_agent.judge.profile.bursts import Burst, Round, Work
-from cuda_agent.judge.profile.work import read_threads, work_between
+from cuda_agent.judge.profile.work import Accounts
 
 CALLS = 10
 
@@ -69,15 +71,28 @@ def _spin(seconds: float) -> None:
 
 
 def test_work_is_found_in_any_thread_also_in_one_that_has_ended() -> None:
-    pid = os.getpid()
-    before = read_threads([pid])
-    if not before:
-        pytest.skip("this system doesn't account for threads")
+    accounts = Accounts(os.getpid())
     thread = threading.Thread(target=_spin, args=(0.05,))
     thread.start()
     thread.join()
-    found = work_between(before, read_threads([pid]), 1.0)
-    assert found is not None and found.helping_us > 40_000 > found.calling_us
+    found = accounts.until_now(1.0)
+    if found is None:
+        pytest.skip("this system doesn't account for threads")
+    assert found.helping_us > 40_000 > found.calling_us
+    accounts = Accounts(os.getpid())
     _spin(0.1)
-    found = work_between(before, read_threads([pid]), 1.0)
+    found = accounts.until_now(1.0)
     assert found is not None and found.calling_us > 80_000
+    assert Accounts(None).until_now(1.0) is None
+
+
+def test_work_is_found_in_a_process_that_began_meanwhile() -> None:
+    accounts = Accounts(os.getpid())
+    code = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint(); sys.stdout.flush(); sys.stdin.read()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = accounts.until_now(1.0)
+        process.kill()
+    assert found is None or found.calling_us > 150_000

@@ -4,7 +4,6 @@ import time as real
 
 from cuda_agent.workers.inside import runner
 
-# A thread of its own makes the calls of the runner, whose clock says a twentieth.
 asked, done = queue.SimpleQueue(), queue.SimpleQueue()
 
 
