@@ -15,6 +15,7 @@ from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Candidate
 from cuda_agent.release import evidence, render
 from cuda_agent.release.evidence import RegistryEntry
@@ -22,7 +23,6 @@ from cuda_agent.release.gate import GateOptions, load_gate
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.release.records import Promotion
 from cuda_agent.release.subject import Subject, load_subject, rival
-from cuda_agent.report.plain import plain
 
 if TYPE_CHECKING:
     from cuda_agent.release.promote import Examined

@@ -11,11 +11,12 @@ from cuda_agent.judge.build.toolchain import find_toolchain, gencode
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.inspection.reached import device_roofline, work_needed
 from cuda_agent.judge.inspection.sanitizer import find_sanitizer, sanitizer_findings
+from cuda_agent.judge.profile.bursts import Burst
 from cuda_agent.judge.profile.foreign_load import GpuProbe, wait_for_quiet
 from cuda_agent.judge.profile.profile import profile_candidate
 from cuda_agent.judge.profile.rings import L2_TIMES, device_facts, timing_bytes, total_bytes
 from cuda_agent.judge.profile.roofline import datasheet
-from cuda_agent.judge.profile.timing import Burst, Tolerance
+from cuda_agent.judge.profile.timing import Tolerance
 from cuda_agent.judge.serve import JudgeServer
 from cuda_agent.judge.session import JudgeSession, evaluate
 from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing

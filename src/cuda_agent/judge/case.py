@@ -38,7 +38,7 @@ from cuda_agent.workspace.sandbox import resolve_level
 #: attempts of a timing that foreign work voided, each in a fresh worker.
 ATTEMPTS = 3
 #: rules of a timing that undetected foreign load may break once.
-_BY_CLOCK = ("clock", "uneven")
+_BY_CLOCK = ("clock", "work", "uneven")
 
 
 class _Decided(Exception):

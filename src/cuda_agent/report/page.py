@@ -18,6 +18,7 @@ from markupsafe import Markup
 from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.bench import AuditVerdict, Estimate, Metrics
 from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Evaluation
 from cuda_agent.report import charts
 from cuda_agent.report.audit import ToCheck, to_check
@@ -25,7 +26,7 @@ from cuda_agent.report.blobs import Blobs
 from cuda_agent.report.details import KEPT, Details, details
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
-from cuda_agent.report.plain import plain, symbol
+from cuda_agent.report.plain import symbol
 from cuda_agent.report.rows import BASELINES, STATES, ReportRow
 from cuda_agent.report.samples import STRIP, programs
 from cuda_agent.report.tables.evaluation import errors_line, stack_line

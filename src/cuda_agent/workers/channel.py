@@ -2,15 +2,17 @@
 
 A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}` (see
 `workers.requests`); the worker answers exactly once with `{id, ok}` or `{id, error: {kind, message, remedy}}`. Whatever
-else the worker sends (another id, two answers, an answer of another form, a frame that is too long or too deep,
-something that isn't JSON) is a protocol violation. File descriptors (the memory of CPU tensors) travel from the judge
-to the worker only. Nothing is ever unpickled.
+else the worker sends (another id, two answers, an answer of another form, a frame that is too long or too deep, a
+number beyond 64 bits, something that isn't JSON) is a protocol violation. File descriptors (the memory of CPU tensors)
+travel from the judge to the worker only. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import array
 import json
+import math
+import re
 import socket
 import struct
 import time
@@ -24,10 +26,14 @@ from cuda_agent.workers.requests import A, Done, FaultKind, WorkerAnswer, Worker
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_DEPTH = 64
+#: commas and opening brackets, so that a frame can't become gigabytes of small objects.
+MAX_VALUES = 1 << 20
 MAX_DESCRIPTORS = 8
 MAX_ERROR_BYTES = 4096
 
 _HEADER = struct.Struct("<I")
+#: an escape of half a UTF-16 pair, which alone is no character and can't be written anywhere.
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 #: failures that a worker may report.
 REPORTED = (
     FaultKind.LOAD, FaultKind.STRUCTURE, FaultKind.RAISED, FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE,
@@ -65,11 +71,16 @@ class RemoteFailure(ChannelError):
 
 
 def decode(raw: bytes) -> Any:
-    """Decodes JSON of at most MAX_DEPTH levels, without NaN and Infinity. Raises ProtocolViolation."""
+    """Decodes JSON of at most MAX_DEPTH levels and MAX_VALUES values, with integers of 64 bits, finite numbers and text
+    of whole characters. Raises ProtocolViolation."""
+    if sum(raw.count(sign) for sign in (b",", b"[", b"{")) > MAX_VALUES:
+        raise ProtocolViolation(f"more than {MAX_VALUES} values")
     try:
-        value = json.loads(raw, parse_constant=_no_constant)
+        value = json.loads(raw.decode(), parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite_float)
+        if _HALF_CHARACTER.search(raw):
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise ProtocolViolation(f"not JSON: {error}") from None
+        raise ProtocolViolation(f"not JSON: {error}"[:400]) from None
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -104,6 +115,20 @@ def spin(sock: socket.socket, until: float) -> None:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def _bounded_int(text: str) -> int:
+    value = int(text) if len(text) <= 20 else None
+    if value is None or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return value
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large")
+    return value
 
 
 def _encode(message: dict[str, Any]) -> bytes:
@@ -165,7 +190,10 @@ class JudgeChannel:
         (length,) = _HEADER.unpack(self._exactly(_HEADER.size, op, deadline))
         if length > MAX_FRAME_BYTES:
             raise ProtocolViolation(f"{op}: a frame of {length} bytes")
-        message = decode(self._exactly(length, op, deadline))
+        try:
+            message = decode(self._exactly(length, op, deadline))
+        except ProtocolViolation as violation:
+            raise ProtocolViolation(f"{op}: {violation}") from None
         if not isinstance(message, dict) or message.get("id") != wanted or isinstance(message.get("id"), bool):
             raise ProtocolViolation(f"{op}: an answer to another request")
         if set(message) == {"id", "ok"}:

@@ -15,6 +15,7 @@ from typing import Any
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.inspection import InspectReport
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import BuildReport, Evaluation
 from cuda_agent.core.templates import filled
 from cuda_agent.workspace.inspection import say_inspection
@@ -103,7 +104,7 @@ def _own_judge(workspace: Workspace) -> Any:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(plain(text) + "\n")
 
 
 def _show(command: str, answer: dict[str, Any], *, as_json: bool) -> int:
@@ -122,7 +123,7 @@ def _show(command: str, answer: dict[str, Any], *, as_json: bool) -> int:
         verified = evaluation.verify is not None and evaluation.verify.passed and not evaluation.violations
         good = verified if command == "verification" else evaluation.verdict is Verdict.PASSED
         text = _filled("verification" if command == "verification" else "profiling", evaluation=evaluation, good=good)
-    sys.stdout.write(json.dumps(answer) + "\n" if as_json else text)
+    sys.stdout.write(json.dumps(answer) + "\n" if as_json else plain(text))
     return 0 if good else EXIT_NOT_PASSED
 
 

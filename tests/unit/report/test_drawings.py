@@ -8,13 +8,14 @@ import pytest
 
 from builders import timing
 from cuda_agent.core.bench import SuiteTask
+from cuda_agent.core.plain import plain
 from cuda_agent.core.plan import AppliedRule, KernelPlan, PlannedKernel
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 from cuda_agent.report import charts
 from cuda_agent.report.explain import _steps, explain
 from cuda_agent.report.highlight import highlighted
 from cuda_agent.report.load import load
-from cuda_agent.report.plain import plain, symbol
+from cuda_agent.report.plain import symbol
 from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.samples import _strip, programs
 from cuda_agent.report.scales import Scale, short

@@ -17,6 +17,7 @@ from cuda_agent.agent.tools.judged import Compile, Finish, Inspect, Profile, Ver
 from cuda_agent.agent.tools.output import shorten
 from cuda_agent.agent.tools.search import Glob, Grep
 from cuda_agent.agent.tools.shell import Bash, BashOutput, KillBash
+from cuda_agent.core.plain import for_model
 from cuda_agent.core.records import ToolCall, ToolResult
 
 ALL: tuple[type[Tool], ...] = (
@@ -52,7 +53,7 @@ class Toolbox:
             answer = ToolAnswer("Not run: the run is finished.", ok=False)
         else:
             answer = self._answer(call)
-        text = shorten(answer.text, self.context.logs, f"{self.calls:04d}-{call.tool}.txt")
+        text = shorten(for_model(answer.text), self.context.logs, f"{self.calls:04d}-{call.tool}.txt")
         took = time.monotonic() - started
         return ToolResult(call_id=call.id, text=text, ok=answer.ok, data=answer.data, duration_s=took)
 

@@ -21,7 +21,7 @@ from rich.text import Text
 from cuda_agent.agent.run import RunStatus
 from cuda_agent.cli.support.settings import DebugArg, JsonArg
 from cuda_agent.core.errors import EXIT_OK
-from cuda_agent.report.plain import plain
+from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.trajectory import budget_line, history_line
 from cuda_agent.report.units import seconds
 
@@ -51,8 +51,8 @@ def emit(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """A line on standard error, as it is."""
-    sys.stderr.write(text + "\n")
+    """A line on standard error."""
+    sys.stderr.write(plain(text) + "\n")
     sys.stderr.flush()
 
 
@@ -119,8 +119,8 @@ def _standing_lines(standing: RunStatus) -> list[str]:
 @dataclass(frozen=True)
 class CommandAnswer:
     """`document` is the answer for programs. `shown` is the same for people, on standard output, and `said` are lines
-    on standard error. A string is printed as it is; other parts are fitted to the terminal, and go through
-    its pager with `paged`."""
+    on standard error. A string is printed without control characters; other parts are fitted to the terminal,
+    and go through its pager with `paged`."""
 
     document: BaseModel | Mapping[str, Any]
     shown: Iterable[RenderableType] = ()
@@ -138,7 +138,7 @@ class CommandAnswer:
         with out.pager(styles=True) if self.paged and out.is_terminal else contextlib.nullcontext():
             for part in self.shown:
                 if isinstance(part, str):
-                    emit(part)
+                    emit(plain(part))
                 else:
                     out.print(part)
         for line in self.said:

@@ -11,9 +11,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cuda_agent.core.enums import SandboxLevel
@@ -21,7 +20,7 @@ from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_files, digest_text
 from cuda_agent.judge.build import nvcc
 from cuda_agent.judge.build.toolchain import Toolchain
-from cuda_agent.judge.guard import COMPILED, Compiled
+from cuda_agent.judge.guard import COMPILED, MOST_TEXT, Compiled
 from cuda_agent.workspace.process import SandboxedProcess, wait_until
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
@@ -30,7 +29,7 @@ _MEMORY_MIB = 8192
 _LEAST_FREE = 16 << 20
 _OUTPUT_LIMIT_BYTES = 1 << 30
 _CACHE_LIMIT_BYTES = 4 << 30
-_OBJECT_FORMAT = "4"
+_OBJECT_FORMAT = "5"
 _TEXT_LIMIT = 6000
 _MAKE_SPACE = "Free some space or set CUDA_AGENT_CACHE"
 
@@ -162,8 +161,8 @@ class Compiler:
     ) -> Outcome:
         """Compiles `source`, which sees only `files` of the workspace. Messages name paths as in the workspace.
 
-        `started` is called when a compiler really runs. The preprocessed text of the candidate's files is kept beside
-        the object, for the guard.
+        `started` is called when a compiler really runs. The candidate's own part of what the compiler read is kept
+        beside the object, for the guard.
         """
         made_with = header.parent.name if header else ""
         key = digest_text(_OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
@@ -171,22 +170,19 @@ class Compiler:
         if found is not None:
             return Outcome(found, "", cached=True)
         started(source)
-        included = ["-Winvalid-pch", "-include", str(header)] if header else []
-        full = [*command, *included]
-        with ThreadPoolExecutor(1, thread_name_prefix="preprocess") as side, self._tree(files) as (scratch, root):
-            made = scratch / "object.o"
+        with self.cache.scratch() as scratch:
+            root = write_files(scratch / "workspace", files)
+            kept, made = scratch / "kept", scratch / "object.o"
+            kept.mkdir()
             if source.endswith(".cu"):
-                # nvcc's own intermediate files, of the host's pass and the device's.
-                full, preprocessing = self._nvcc(full, source, scratch / "kept", made, key), None
+                outcome = self.run(self._nvcc(command, source, kept, made, key), root, scratch, made)
             else:
-                preprocessing = side.submit(self._preprocess, full, files, source, header)
-                full = [*full, "-c", source, "-o", str(made)]
-            outcome = self.run(full, root, scratch, made, header)
+                outcome = self._cxx(command, source, kept, made, header)
             if outcome.output is None:
                 return outcome
-            compiled = _compiled_by_nvcc(scratch / "kept") if preprocessing is None else preprocessing.result()
-            if not compiled.passes:
-                return Outcome(None, outcome.log, "the preprocessor failed")
+            compiled = _compiled(kept, (*self.tools.readable, *((header.parent,) if header else ())))
+            if compiled is None:
+                return Outcome(None, outcome.log, f"more than {MOST_TEXT >> 20} MiB after the preprocessor")
             compiled.save(scratch / COMPILED)
             return Outcome(self.cache.keep("objects", key, "object.o", made, [scratch / COMPILED]), outcome.log)
 
@@ -197,21 +193,19 @@ class Compiler:
         (kept / "steps.sh").write_text(steps)
         return ["/bin/sh", str(kept / "steps.sh")]
 
-    def _preprocess(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> Compiled:
-        """Runs g++'s preprocessor alone, with the flags and the folder of the compile, so that `__has_include` finds
-        the same files. It doesn't read the precompiled header, which saves 1.5 s."""
-        with self._tree(files) as (scratch, root):
-            made = scratch / "object.o"
-            options = ["-fpch-preprocess"] if header else []
-            self.run([*command, *options, "-E", source, "-o", str(made)], root, scratch, made, header)
-            return Compiled.read([made] if _is_plain(made) else [])
-
-    @contextmanager
-    def _tree(self, files: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
-        """Writes the files and returns (scratch folder, the workspace in it)."""
-        with self.cache.scratch() as scratch:
-            (scratch / "kept").mkdir()
-            yield scratch, write_files(scratch / "workspace", files)
+    def _cxx(self, command: list[str], source: str, kept: Path, made: Path, header: Path | None) -> Outcome:
+        """Preprocesses with g++ and compiles the output, so that the guard reads what is compiled. Nothing in a source
+        can tell two preprocessors from each other, since there is one. The output names the precompiled header, which
+        the preprocessor doesn't read."""
+        text, scratch = kept / "source.ii", kept.parent
+        included = ["-Winvalid-pch", "-include", str(header), "-fpch-preprocess"] if header else []
+        root = scratch / "workspace"
+        first = self.run([*command, *included, "-E", source, "-o", str(text)], root, scratch, text, header)
+        if first.output is None:
+            return first
+        options = ["-Winvalid-pch", "-x", "c++-cpp-output", "-c", str(text), "-o", str(made)]
+        outcome = self.run([*command, *options], root, scratch, made, header)
+        return replace(outcome, log="\n".join(filter(None, (first.log, outcome.log))))
 
     def run(self, command: list[str], cwd: Path, scratch: Path, made: Path, header: Path | None = None) -> Outcome:
         """Runs one compiler in a sandbox that may write only to `scratch`. `made` is the expected output file.
@@ -259,11 +253,12 @@ def write_files(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def _compiled_by_nvcc(kept: Path) -> Compiled:
-    """Reads the preprocessed text from the intermediate files of one run."""
+def _compiled(kept: Path, foreign: Sequence[Path]) -> Compiled | None:
+    """Reads the preprocessed text that one compile left, and the kernels that nvcc registered. Returns None where there
+    is too much of it. `foreign`: the folders of headers."""
     plain = [path for path in sorted(kept.iterdir()) if _is_plain(path)]
     outputs = [path for path in plain if path.suffix == ".ii"]
-    return Compiled.read(outputs, [path for path in plain if path.name.endswith(".cudafe1.stub.c")])
+    return Compiled.read(outputs, [path for path in plain if path.name.endswith(".cudafe1.stub.c")], foreign)
 
 
 def _is_plain(path: Path) -> bool:

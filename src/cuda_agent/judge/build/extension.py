@@ -36,7 +36,8 @@ _TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/')
 _UNUSUAL_INCLUDE = re.compile(r'#\s*include(?:_next)?\s*(?:[<"][^>"\n]*\.(?:cu|cpp)[>"]|[^\s<"])')
 #: a device lambda, or a library or a source that asks whether there are any.
 _DEVICE_LAMBDA = re.compile(
-    r"\]\s*(?:\([^{};]*\))?[\s\w]*__(?:device|host)__|extended_lambda|<(?:thrust|cub|cuda/std)/", re.IGNORECASE
+    r"\]\s{0,99}(?:\([^{};]{0,500}\))?[\s\w]{0,99}__(?:device|host)__|extended_lambda|<(?:thrust|cub|cuda/std)/",
+    re.IGNORECASE,
 )
 _WANTS_LAMBDAS = "extended-lambda"
 

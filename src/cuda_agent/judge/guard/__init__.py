@@ -13,7 +13,7 @@ from pathlib import Path
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Violation
 from cuda_agent.judge.guard.directives import check_directives
-from cuda_agent.judge.guard.preprocessed import Compiled
+from cuda_agent.judge.guard.preprocessed import MOST_TEXT, Compiled
 from cuda_agent.judge.guard.python_tree import check_module
 from cuda_agent.judge.guard.source import check_preprocessed
 from cuda_agent.judge.guard.symbols import check_library, check_symbols
@@ -53,6 +53,7 @@ def own_kernels(objects: Mapping[str, Path]) -> frozenset[str]:
 
 __all__ = [
     "COMPILED",
+    "MOST_TEXT",
     "Compiled",
     "check_built",
     "check_comparison",

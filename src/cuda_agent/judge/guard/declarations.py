@@ -8,8 +8,10 @@ tensors belong to `ModelNew`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cuda_agent.judge.guard.lexer import without_literals
@@ -18,16 +20,20 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 RULE = "kept_tensor"
-_HOLDS = (
+#: the most violations that are reported of one text.
+MOST = 100
+_HOLDS = re.compile(
     r"\b(?:Tensor|TensorBase|TensorImpl|TensorList|Variable|Storage|StorageImpl|DataPtr|IValue|intrusive_ptr|PyObject"
     r"|weak_intrusive_ptr|(?:py|pybind11)\s*::\s*(?:object|dict|list|tuple|set|handle|function|capsule)|std\s*::\s*any)\b"
+    r"|\b(?:at|torch)\s*::\s*(?:empty|zeros)\w*\s*\("
 )
-_MAKES = r"\b(?:at|torch)\s*::\s*(?:empty|zeros)\w*\s*\("
+_WORD = re.compile(r"\w+")
 _SCOPES = (
     "translation_unit", "namespace_definition", "declaration_list", "linkage_specification", "template_declaration",
 )  # fmt: skip
 #: a declaration up to its end or initialiser. Parentheses are excluded, since a prototype has them.
-_PLAIN = re.compile(r"\b(?:static|thread_local)\b[^;{}()]*?(?=[;={])")
+_STATEMENT = re.compile(r"[^;{}()=]+")
+_STATIC = re.compile(r"\b(?:static|thread_local)\b")
 
 Add = Callable[[str, int, str], None]
 
@@ -35,43 +41,59 @@ Add = Callable[[str, int, str], None]
 def check_declarations(text: str, add: Add) -> None:
     """Calls `add` with (rule, offset, what) for each variable that keeps tensors between calls."""
     code = without_literals(text)
-    if _pattern(()).search(code) is None:
+    if _HOLDS.search(code) is None:
         return
     data = code.encode()
     root = _parser().parse(data).root_node
     nodes = list(_walk(root))
-    holds = _pattern(_own_holders(nodes))
+    holders = _own_holders(nodes)
     parameters = {_text(name) for node in nodes if node.type == "type_parameter_declaration" for name in node.children}
-    found = {_offset(data, node) for node in nodes if _keeps(node, holds, parameters)}
+    kept = (node for node in nodes if _keeps(node, holders, parameters))
+    found = {_offset(data, code, node) for node in islice(kept, MOST)}
     if root.has_error:
-        found |= {match.start() for match in _PLAIN.finditer(code) if holds.search(match.group())}
+        found |= set(islice(_plain(code, holders), MOST))
     for offset in sorted(found):
         line = code[offset : offset + 200].partition(";")[0]
         add(RULE, offset, f"{line[:80]}: a tensor kept between calls; keep it in ModelNew")
 
 
-def _keeps(node: Node, holds: re.Pattern[str], parameters: set[str]) -> bool:
+def _plain(code: str, holders: Container[str]) -> Iterator[int]:
+    """Yields the offsets of static variables that may hold tensors, by a plain search."""
+    for match in _STATEMENT.finditer(code):
+        static = _STATIC.search(match.group()) if code[match.end() : match.end() + 1] in (";", "=", "{") else None
+        if static and _holds(match.group()[static.start() :], holders):
+            yield match.start() + static.start()
+
+
+def _keeps(node: Node, holders: Container[str], parameters: set[str]) -> bool:
     """Whether a declaration keeps tensors. `parameters` names template parameters, which may stand for tensors."""
     if node.type == "lambda_capture_initializer":
-        return holds.search(_text(node)) is not None
+        return _holds(_text(node), holders)
     if not _lives_on(node) or "constexpr" in {_text(child) for child in node.children}:
         return False
     kind = node.child_by_field_name("type")
-    used = set(re.findall(r"\w+", _text(kind))) if kind is not None else set()
-    return bool(used & parameters) or holds.search(_text(node)) is not None
+    used = set(_WORD.findall(_text(kind))) if kind is not None else set()
+    return bool(used & parameters) or _holds(_text(node), holders)
 
 
-def _pattern(names: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join([_HOLDS, _MAKES, *(rf"\b{re.escape(name)}\b" for name in names)]))
+def _holds(text: str, holders: Container[str]) -> bool:
+    return _HOLDS.search(text) is not None or any(word in holders for word in _WORD.findall(text))
 
 
-def _own_holders(nodes: list[Node]) -> list[str]:
+def _own_holders(nodes: list[Node]) -> set[str]:
     """Returns the text's own classes and aliases that hold tensors, directly or through one another."""
     made = [(name, _contents(node)) for node in nodes for name in _defined_types(node)]
-    known: set[str] = set()
-    while more := {name for name, text in made if name not in known and _pattern(known).search(text)}:
+    known = {name for name, text in made if _HOLDS.search(text)}
+    users: dict[str, set[str]] = defaultdict(set)
+    for name, text in made:
+        for word in _WORD.findall(text):
+            users[word].add(name)
+    waiting = list(known)
+    while waiting:
+        more = users[waiting.pop()] - known
         known |= more
-    return sorted(known)
+        waiting += more
+    return known
 
 
 def _defined_types(node: Node) -> list[str]:
@@ -139,9 +161,9 @@ def _text(node: Node) -> str:
     return (node.text or b"").decode(errors="replace")
 
 
-def _offset(data: bytes, node: Node) -> int:
+def _offset(data: bytes, code: str, node: Node) -> int:
     """Converts tree-sitter's offset, which counts bytes, to one that counts characters."""
-    return len(data[: node.start_byte].decode(errors="replace"))
+    return node.start_byte if len(data) == len(code) else len(data[: node.start_byte].decode(errors="replace"))
 
 
 @lru_cache(maxsize=1)

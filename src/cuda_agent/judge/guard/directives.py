@@ -4,12 +4,14 @@ lie about the file that a line comes from.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cuda_agent.core.records import Violation
+from cuda_agent.judge.guard.declarations import MOST
 from cuda_agent.judge.guard.lexer import TOKEN
 
 _HEADERS_FORBIDDEN = re.compile(
@@ -22,12 +24,16 @@ _HEADERS_FORBIDDEN = re.compile(
       | (?:dnnl|oneapi|mkl|cblas|openblas|Eigen|xsimd) )""",
     re.VERBOSE,
 )
+_THREADS = ("thread", "threads.h", "pthread.h", "future", "semaphore")
 _SPLICE = re.compile(r"\\[ \t\f\v]*\r?\n")
 _DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:\#|%:)[ \t\f\v]*(?P<name>\w*)(?P<rest>[^\n]*)$", re.MULTILINE)
 _KNOWN = {
     "", "include", "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif", "pragma",
     "error", "warning",
 }  # fmt: skip
+#: more are searched for in every header that follows them.
+_MOST_MACROS = 500
+_NAMES_HEADER = re.compile(r"\s*GCC\s+pch_preprocess\b")
 #: a macro body that can't hold code: a number, a word or a string.
 _PLAIN_BODY = re.compile(r"\s*(?:\(?\s*-?[\w.]+\s*\)?|\"[^\"]*\")?\s*$")
 _DEFINED = re.compile(r"\s*(?P<name>\w+)(?P<parameters>\()?(?P<body>.*)$", re.DOTALL)
@@ -61,17 +67,26 @@ def check_directives(text: str, path: str) -> list[Violation]:
     read = _read(text)
 
     def add(rule: str, offset: int, what: str) -> None:
+        if len(found) >= MOST:
+            return
         detail = f"{path}:{read.line(offset)}: {' '.join(what.split())[:120]}"
         found.append(Violation(rule=rule, layer="source", detail=detail))
 
     for token in TOKEN.finditer(read.joined):
         if token["raw"] and any(token.start() < splice < token.end() for splice in read.splices):
             add("hidden_text", token.start(), "a raw string with a line continuation in it")
+    defined = 0
     for name, rest, offset in _directives(read):
         if name not in _KNOWN:
             add("hidden_text", offset, f"#{name}{rest}: only the usual directives")
+        elif name == "define":
+            defined += 1
+            if defined == _MOST_MACROS:
+                add("hidden_text", offset, f"more than {_MOST_MACROS} macros")
         elif name == "include":
-            _check_include(rest.strip(), offset, add)
+            _check_include(rest.strip(), path, offset, add)
+        elif name == "pragma" and _NAMES_HEADER.match(rest):
+            add("hidden_text", offset, f"#pragma{rest}: only the judge chooses precompiled headers")
     return found
 
 
@@ -85,14 +100,24 @@ def macros(text: str, path: str) -> list[Macro]:
     return found
 
 
-def _check_include(what: str, offset: int, add: object) -> None:
+def _check_include(what: str, path: str, offset: int, add: object) -> None:
     assert callable(add)
     if not re.fullmatch(r'<[^>"\n]*>|"[^"\n]*"', what):
         add("computed_include", offset, f"#include {what}")
         return
+    name = posixpath.normpath(what[1:-1])
+    if name.startswith("/") or _HEADERS_FORBIDDEN.search(name) or not _stays_inside(what, path):
+        hint = ": threads of its own may outlive a call; use OpenMP" if name in _THREADS else ""
+        add("forbidden_header", offset, f"#include {what}{hint}")
+
+
+def _stays_inside(what: str, path: str) -> bool:
+    """Whether an include that goes up leads to a file of the workspace, so that no other path to a file exists."""
     name = what[1:-1]
-    if name.startswith("/") or _HEADERS_FORBIDDEN.search(name):
-        add("forbidden_header", offset, f"#include {what}")
+    if ".." not in name.split("/"):
+        return True
+    reached = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+    return what[0] == '"' and (reached == "binding_registry.h" or reached.startswith("kernels/"))
 
 
 def _directives(read: _Text) -> Iterator[tuple[str, str, int]]:

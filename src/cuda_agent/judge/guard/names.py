@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.guard.lexer import TOKEN, without_literals
@@ -31,11 +31,7 @@ _C10_FORBIDDEN = re.compile(
     r"|CUDA\w*StreamGuard))"
 )
 _CPU_VENDOR = re.compile(r"^(?:mm|addmm|bmm|baddbmm|convolution)(?:_out)?$")
-_HIDING = re.compile(
-    r"\busing\s+namespace\s+(?:::\s*)?(?:at|torch|c10)\b[\w:\s]*;"
-    r"|\bnamespace\s+\w+\s*=\s*(?:::\s*)?(?:at|torch|c10)\b[\w:\s]*;"
-    r"|\bnamespace\s+(?:at|torch|c10)\b[\w:\s]*\{"
-)
+_HIDING = re.compile(r"\b(?:using\s+)?namespace\s+(?:\w+\s*=\s*)?(?:::\s*)?(?:at|torch|c10)\b")
 
 _NAMES = {
     "process": r"system|popen|v?fork|clone3|exec[lv]p?e?|posix_spawnp?|ptrace|tgkill|syscall|prctl|pthread_\w+"
@@ -56,6 +52,8 @@ _NAMES = {
 #: a member access such as `x.time` isn't a call of the function with that name.
 _NAME_RULES = {rule: re.compile(rf"(?<![\w.])(?<!->)(?:{names})(?!\w)") for rule, names in _NAMES.items()}
 _ATTRIBUTE = re.compile(r"(?:\.|->)\s*attr\s*\(")
+#: `_Pragma` can write it too.
+_PRECOMPILED = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+GCC[ \t]+pch_preprocess\b", re.MULTILINE)
 _ASSEMBLER = re.compile(r"\b(?:asm|__asm__|__asm)\b[^(;]*\(")
 #: system calls, and data directives, which can encode any instruction. PTX has neither.
 _NOT_PTX = re.compile(
@@ -77,17 +75,20 @@ def check_names(text: str, *, cuda: bool, device: Device, add: Add) -> None:
             add("torch_compute", match.start(), f"{match['space']}::{name} is not among the allowed names")
     for match in _HIDING.finditer(code):
         add("hidden_names", match.start(), f"{match.group()} hides where names come from; write at:: or torch::")
+    for match in _PRECOMPILED.finditer(code):
+        add("hidden_text", match.start(), "a precompiled header of its own")
     for rule, pattern in _NAME_RULES.items():
         for match in pattern.finditer(code):
-            add(rule, match.start(), match.group())
+            hint = ": threads of its own may outlive a call; use OpenMP" if "thread" in match.group() else ""
+            add(rule, match.start(), f"{match.group()}{hint}")
     for match in _ATTRIBUTE.finditer(code):
         add("python_from_c", match.start(), "attribute of a Python object")
-    for match in _ASSEMBLER.finditer(code):
+    for begin, end in _assembler(code):
         # Kernels in `.cu` files use inline PTX. On the host, assembler serves only to hide what is done.
         if not cuda:
-            add("inline_assembler", match.start(), "inline assembler in host code")
-        elif _NOT_PTX.search(_assembler_text(text, code, match.end())):
-            add("inline_assembler", match.start(), "inline assembler that isn't PTX")
+            add("inline_assembler", begin, "inline assembler in host code")
+        elif _NOT_PTX.search(_literals(text, begin, end)):
+            add("inline_assembler", begin, "inline assembler that isn't PTX")
 
 
 def _is_allowed(space: str, name: str, device: Device) -> bool:
@@ -98,14 +99,22 @@ def _is_allowed(space: str, name: str, device: Device) -> bool:
     return (_AT_CUDA_ALLOWED if name.startswith("cuda") else _TORCH_ALLOWED).match(name) is not None
 
 
-def _assembler_text(text: str, code: str, begin: int) -> str:
-    """Joins the literals between an opening parenthesis and the one that closes it."""
-    depth, end = 1, begin
-    while end < len(code) and depth:
-        depth += {"(": 1, ")": -1}.get(code[end], 0)
-        end += 1
-    literals = [token for token in TOKEN.finditer(text, begin, end) if token["literal"] or token["raw"]]
-    return "".join(_value(token) for token in literals)
+def _assembler(code: str) -> Iterator[tuple[int, int]]:
+    """Yields where each inline assembler begins and ends: with the parenthesis that closes it."""
+    end = 0
+    for match in _ASSEMBLER.finditer(code):
+        # What lies inside of another one is read with it.
+        if match.start() >= end:
+            depth, end = 1, match.end()
+            while end < len(code) and depth:
+                depth += {"(": 1, ")": -1}.get(code[end], 0)
+                end += 1
+            yield match.start(), end
+
+
+def _literals(text: str, begin: int, end: int) -> str:
+    """Joins the literals of a part of a text."""
+    return "".join(_value(token) for token in TOKEN.finditer(text, begin, end) if token["literal"] or token["raw"])
 
 
 def _value(token: re.Match[str]) -> str:

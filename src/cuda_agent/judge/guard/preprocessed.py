@@ -1,18 +1,20 @@
 """A candidate's files after the compiler's preprocessor: macros are expanded, tokens pasted, headers left out.
 
 Line markers (`# 12 "file" 1`) say which file a line comes from: 1 enters a file, 2 returns to it. Entering and
-returning alone decide whether a line is the candidate's. `directives` refuses texts that write markers themselves. This
-module ignores text inside a raw string that looks like a marker.
+returning alone decide whether a line is the candidate's: it is, unless the file lies in a folder of the compiler's
+headers or is one of the workspace's fixed files. `directives` refuses texts that write markers themselves. This module
+ignores text inside a raw string that looks like a marker.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -20,6 +22,12 @@ from pydantic import TypeAdapter
 
 from cuda_agent.judge.guard.lexer import TOKEN
 
+#: the most characters of the candidate's own text that the guard reads, and bytes of text with all headers.
+MOST_TEXT, _MOST_OUTPUT = 1 << 20, 256 << 20
+#: files of the workspace that a candidate can't write; "" stands before the first marker.
+_FIXED = (".", "binding.cpp", "binding_registry.h")
+#: here a path can lead back to the workspace.
+_VIRTUAL = ("/proc/", "/dev/", "//")
 _MARKER = re.compile(r'^# (?P<line>\d+) "(?P<path>(?:[^"\\\n]|\\.)*)"(?P<flags>(?: \d)*)$', re.MULTILINE)
 
 #: in a `.cudafe1.stub.c`: `__cudaRegisterEntry(__T0, ((void (*)(float *))k<float>), _Z1kIfEvPT_, (-1));`.
@@ -60,13 +68,14 @@ class Preprocessed:
         return f"{piece.path}:{piece.line + piece.text.count(chr(10), 0, offset - self._starts[index])}"
 
 
-def own_lines(text: str) -> Preprocessed:
-    """Selects the lines of a preprocessor's output that come from `kernels/`. The preprocessor ran in the workspace's
-    folder."""
+def own_lines(text: str, foreign: Sequence[Path]) -> Preprocessed:
+    """Selects the candidate's lines of a preprocessor's output. The preprocessor ran in the workspace's folder.
+    `foreign`: the folders of headers."""
     pieces: list[Piece] = []
     headers: list[tuple[int, str]] = []
-    for path, line, piece, entered in _stretches(text):
-        own = _own_path(path)
+    roots = tuple(str(path.resolve()) for path in foreign)
+    for path, line, piece, entered in _stretches(text, roots):
+        own = _own_path(path, roots)
         if own is None:
             if entered:
                 headers.append((len(pieces), path))
@@ -75,12 +84,12 @@ def own_lines(text: str) -> Preprocessed:
     return Preprocessed(tuple(pieces), tuple(headers))
 
 
-def _stretches(text: str) -> Iterator[tuple[str, int, str, bool]]:
+def _stretches(text: str, roots: tuple[str, ...]) -> Iterator[tuple[str, int, str, bool]]:
     """Yields (path, first line, text, whether the file is entered here) for the text between two markers."""
     stack: list[str] = [""]
     position, line, entered = 0, 1, False
     while True:
-        marker = _next_marker(text, position, own=_own_path(stack[-1]) is not None)
+        marker = _next_marker(text, position, own=_own_path(stack[-1], roots) is not None)
         end = marker.start() if marker else len(text)
         yield stack[-1], line, text[position:end], entered
         if marker is None:
@@ -119,10 +128,17 @@ def _inside_literal(text: str, position: int, marker: int) -> int | None:
     return None
 
 
-def _own_path(path: str) -> str | None:
+@lru_cache(maxsize=4096)
+def _own_path(path: str, roots: tuple[str, ...]) -> str | None:
     """Returns the workspace path of a candidate's file, None for any other file."""
     normal = posixpath.normpath(path)
-    return normal if normal.startswith("kernels/") else None
+    if normal in _FIXED or normal.startswith("<"):
+        return None
+    if normal.startswith("/") and not normal.startswith(_VIRTUAL):
+        real = os.path.realpath(normal)
+        if any(real.startswith(f"{root}/") for root in roots):
+            return None
+    return normal
 
 
 def _unescaped(path: str) -> str:
@@ -138,9 +154,15 @@ class Compiled:
     kernels: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, outputs: Iterable[Path], stubs: Iterable[Path] = ()) -> Compiled:
-        """Reads the preprocessor's outputs and the host stubs that nvcc writes."""
-        passes = tuple(own_lines(path.read_text(errors="replace")) for path in outputs)
+    def read(cls, outputs: Iterable[Path], stubs: Iterable[Path], foreign: Sequence[Path]) -> Compiled | None:
+        """Reads the preprocessor's outputs and the host stubs that nvcc writes. Returns None for too much text.
+        `foreign`: the folders of headers."""
+        outputs = tuple(outputs)
+        if any(path.stat().st_size > _MOST_OUTPUT for path in outputs):
+            return None
+        passes = tuple(own_lines(path.read_text(errors="replace"), foreign) for path in outputs)
+        if any(len(one.text) > MOST_TEXT for one in passes):
+            return None
         found = (_REGISTERED.findall(path.read_text(errors="replace")) for path in stubs)
         return cls(passes, tuple(sorted({name for names in found for name in names})))
 

@@ -9,6 +9,7 @@ import ast
 
 from cuda_agent.core.records import Violation
 from cuda_agent.core.words import word_lists
+from cuda_agent.judge.guard.declarations import MOST
 
 _CONSTRUCTION, _LOADING, _RUNNING = "construction", "loading", "running"
 _SCALARS = {"int", "float", "bool", "str"}
@@ -98,14 +99,15 @@ class ModuleChecker(ast.NodeVisitor):
                 return []
             self.collect(tree)
             self.visit(tree)
-        except (RecursionError, MemoryError):
-            detail = f"{self.path}: an expression nests too deeply to be checked: compute it in steps"
+        except (RecursionError, MemoryError, ValueError):
+            # A ValueError comes of printing a number with thousands of digits.
+            detail = f"{self.path}: an expression is too deep or a number too long to be checked: compute it in steps"
             return [Violation(rule="too_deep", layer="syntax", detail=detail)]
-        return self.found
+        return self.found[:MOST]
 
     def _add(self, rule: str, node: ast.AST, what: str) -> None:
         line = getattr(node, "lineno", 0)
-        self.found.append(Violation(rule=rule, layer="syntax", detail=f"{self.path}:{line}: {what}"))
+        self.found.append(Violation(rule=rule, layer="syntax", detail=f"{self.path}:{line}: {what[:200]}"))
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Violation
-from cuda_agent.judge.guard.declarations import check_declarations
+from cuda_agent.judge.guard.declarations import MOST, check_declarations
 from cuda_agent.judge.guard.directives import Macro, macros
 from cuda_agent.judge.guard.lexer import TOKEN
 from cuda_agent.judge.guard.names import check_names
@@ -30,9 +30,8 @@ def check_preprocessed(
         for rule, offset, what in _findings(one.text, source.endswith(".cu"), device):
             found[rule, f"{one.place(offset)}: {what}"] = None
         for macro, header in _inside_headers(one, candidate.files):
-            what = (
-                f"{macro.path}:{macro.line}: macro {macro.name} is also a name in {Path(header).name}, included later"
-            )
+            name = Path(header).name
+            what = f"{macro.path}:{macro.line}: macro {macro.name[:80]} is also a name in {name}, included later"
             found["macro_in_header", what] = None
     return [Violation(rule=rule, layer=LAYER, detail=detail) for rule, detail in found]
 
@@ -43,7 +42,8 @@ def _findings(text: str, cuda: bool, device: Device) -> tuple[tuple[str, int, st
     found: list[tuple[str, int, str]] = []
 
     def add(rule: str, offset: int, what: str) -> None:
-        found.append((rule, offset, " ".join(what.split())[:160]))
+        if len(found) < MOST:
+            found.append((rule, offset, " ".join(what.split())[:160]))
 
     check_names(text, cuda=cuda, device=device, add=add)
     check_declarations(text, add)
@@ -54,7 +54,8 @@ def _inside_headers(one: Preprocessed, files: Mapping[str, str]) -> list[tuple[M
     """Returns the candidate's macros that a later foreign header would expand, each with that header. Code could hide
     there, since the guard doesn't read the lines of foreign headers."""
     defined = [macro for path, text in files.items() if path.startswith("kernels/") for macro in macros(text, path)]
-    first = {macro: _piece_of(one, macro) for macro in defined if any(p.path == macro.path for p in one.pieces)}
+    paths = {piece.path for piece in one.pieces}
+    first = {macro: _piece_of(one, macro) for macro in defined if macro.path in paths}
     last_seen = {path: count for count, path in one.headers}
     found = []
     for header, count in last_seen.items():

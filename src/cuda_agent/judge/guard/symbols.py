@@ -4,67 +4,70 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
+from fnmatch import translate
+from functools import lru_cache
 from pathlib import Path
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Violation
-from cuda_agent.core.words import word_lists
+from cuda_agent.core.words import tables, word_lists
+from cuda_agent.judge.guard.declarations import MOST
+from cuda_agent.judge.guard.mangled import qualified
 
 LAYER = "symbols"
 _LIBRARIES = re.compile(
     r"^(?:lib(?:c10|torch|torch_cpu|torch_python|c10_cuda|torch_cuda|torch_global_deps|gomp|stdc\+\+|gcc_s|m|c|rt|dl"
     r"|pthread|cudart|cublas|cublasLt|cudnn|cudnn_\w+|python3(?:\.\d+)?)|ld-linux[\w-]*)(?:-\w+)?\.so(?:\.[\d.]+)?$"
 )
-_OPERATOR = re.compile(r"^at::_ops::(\w+)::")
-#: a demangled name may follow a return type or `vtable for`.
-_TORCH_FORBIDDEN = re.compile(
-    r"""^(?:.*\s)?(?: at::(?:native|cpu|meta|redispatch|functorch|internal::invoke_parallel|globalContext|Context::)
-      | at::cuda::(?:blas|solver|sparse) | c10::(?:Dispatcher|OperatorHandle)
-      | c10::impl::(?:OperatorEntry|TorchDispatchModeTLS|PythonDispatcherTLS) | at::detail::empty
-      | c10::cuda::(?:getStreamFromPool|setCurrentCUDAStream)
-      | torch::(?:jit|nn|inductor|aot_inductor|dynamo|Library|CppFunction|profiler|autograd::(?!AutogradMeta)) )""",
-    re.VERBOSE,
-)
-#: further names, by the rule that importing them breaks. pybind11 itself walks frames for its error messages, so those
-#: can't be told apart here.
-_FORBIDDEN = (
-    ("cuda_side_channel", re.compile(
-        r"^(?:cudaStreamCreate|cudaLaunchHostFunc|cudaStreamAddCallback|cudaIpc|cudaDeviceReset|cudaProfiler"
-        r"|cudaDeviceSetLimit|cudaEventElapsedTime|cudaSetDeviceFlags|cupti|nvml|cuStreamCreate|cuLaunchHostFunc"
-        r"|cuMem\w*Export|cuIpc)"
-    )),
-    ("python_from_c", re.compile(r"^_?Py(?:Run_|Import_|Eval_Eval|Eval_GetFrame|Code_|GC_|Sys_)")),
-    ("outside_world", re.compile(
-        r"^std::(?:thread|async|__basic_future|basic_[io]?fstream|basic_filebuf|filesystem|chrono::)"
-    )),
-)  # fmt: skip
+#: what torch's namespaces and the interpreter are called, for the name of the rule.
+_TORCH = re.compile(r"(?:at|c10|torch|caffe2)(?:::|$)|THP")
+_PYTHON = re.compile(r"_?Py[A-Z_]")
+#: vectors of a mathematical function, and how older C libraries call functions without error handling.
+_MATH = re.compile(r"(?:_ZGV\w+?_)?(?:__)?(?P<name>\w+?)(?P<type>[fl])?(?:_finite)?")
+_OPERATORS = "at::_ops::"
+_LISTS = ("c library", "compiler", "c++ runtime", "openmp", "python", "pybind11", "torch")
+#: of an object file that is read.
+_MOST_BYTES = 256 << 20
 
 
 def check_symbols(objects: Mapping[str, Path], device: Device) -> tuple[Violation, ...]:
-    """Returns a violation for each forbidden symbol that the candidate's own object files import. `objects` maps source
-    paths to object files.
+    """Returns a violation for each symbol that the candidate's own object files import and that isn't listed. `objects`
+    maps source paths to object files, which may use each other's symbols.
 
     The linked library would also show what the toolchain itself brings (a libstdc++ linked statically opens files).
     Raises DeviceError when `nm` is missing.
     """
-    return tuple(violation for source, path in objects.items() for violation in _object_symbols(source, path, device))
+    own = {name for path in objects.values() for name in _names(path, "--defined-only", "--extern-only") or ()}
+    return tuple(violation for item in objects.items() for violation in _object_symbols(*item, own, device))
 
 
-def _object_symbols(source: str, path: Path, device: Device) -> list[Violation]:
-    listed = binutils("nm", "--undefined-only", "-C", str(path))
-    if listed is None:
+def _object_symbols(source: str, path: Path, own: Container[str], device: Device) -> list[Violation]:
+    names = _names(path, "--undefined-only")
+    if names is None:
         return [Violation(rule="unreadable_object", layer=LAYER, detail=f"{source}: nm can't read its object file")]
-    found = []
-    for line in listed.splitlines():
-        _, _, symbol = line.strip().partition(" ")
-        rule = forbidden_symbol(symbol.strip(), device)
+    found: list[Violation] = []
+    for name in names:
         # nvcc's host side of a device function calls exit, so in its objects the name says nothing.
-        if rule and not (symbol.strip() == "exit" and source.endswith(".cu")):
-            detail = f"{source} uses {symbol.split('(')[0][:160]}"
-            found.append(Violation(rule=rule, layer=LAYER, detail=detail))
+        if name in own or (name == "exit" and source.endswith(".cu")):
+            continue
+        symbol = qualified(name.partition("@")[0])
+        rule = broken_rule(symbol, device)
+        if rule and len(found) < MOST:
+            detail = f"{source} imports {symbol[:160]}, which isn't among the symbols that a kernel may import"
+            instead = tables(__file__)["instead"]
+            use = next((f": use {instead[symbol[:end]]}" for end in _ends(symbol) if symbol[:end] in instead), "")
+            found.append(Violation(rule=rule, layer=LAYER, detail=f"{detail}{use}"))
     return found
+
+
+def _names(path: Path, *which: str) -> list[str] | None:
+    """Returns the symbols of an object file as they are, since printing a mangled name may take for ever."""
+    if path.stat().st_size > _MOST_BYTES:
+        return None
+    listed = binutils("nm", *which, "--format=just-symbols", str(path))
+    return None if listed is None else listed.split()
 
 
 def check_library(library: Path) -> tuple[Violation, ...]:
@@ -86,20 +89,46 @@ def binutils(*command: str) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
     except FileNotFoundError:
         raise DeviceError(f"{command[0]} is missing", "apt install binutils") from None
+    except subprocess.TimeoutExpired:
+        return None
     return done.stdout if done.returncode == 0 else None
 
 
-def forbidden_symbol(symbol: str, device: Device) -> str:
-    """Returns the name of the rule that importing this (demangled) symbol breaks, or ""."""
-    lists = word_lists(__file__)
-    operator = _OPERATOR.match(symbol)
-    if operator:
-        allowed = lists["allocate"] | lists["view"] | (lists["cpu vendor"] if device is Device.CPU else set())
-        return "" if operator.group(1) in allowed else "torch_compute"
-    name = symbol.split("@", 1)[0]
-    if _TORCH_FORBIDDEN.match(name):
+def broken_rule(symbol: str, device: Device) -> str:
+    """Returns the name of the rule that importing this symbol (`qualified`) breaks, or ""."""
+    if _is_listed(symbol, device):
+        return ""
+    if _TORCH.match(symbol):
         return "torch_compute"
-    for rule in ("process", "loader", "outside_world", "clock"):
-        if name in lists[rule]:
-            return rule
-    return next((rule for rule, pattern in _FORBIDDEN if pattern.match(name)), "")
+    return "python_from_c" if _PYTHON.match(symbol) else "unlisted_symbol"
+
+
+def _is_listed(symbol: str, device: Device) -> bool:
+    lists = word_lists(__file__)
+    if symbol.startswith(_OPERATORS):
+        allowed = lists["allocate"] | lists["view"] | (lists["cpu vendor"] if device is Device.CPU else set())
+        return symbol[len(_OPERATORS) :].partition("::")[0] in allowed
+    if _is_mathematical(symbol):
+        return True
+    return any(_allowed(device).fullmatch(symbol[:end]) for end in _ends(symbol))
+
+
+def _is_mathematical(symbol: str) -> bool:
+    match = _MATH.fullmatch(symbol)
+    return match is not None and not {match["name"], f"{match['name']}{match['type']}"}.isdisjoint(
+        word_lists(__file__)["math"]
+    )
+
+
+def _ends(symbol: str) -> Iterator[int]:
+    """Yields where a name ends: the whole of it, and what it is a member or an instance of."""
+    yield len(symbol)
+    yield from (match.start() for match in re.finditer(r"::|<", symbol))
+
+
+@lru_cache(maxsize=2)
+def _allowed(device: Device) -> re.Pattern[str]:
+    lists = word_lists(__file__)
+    more = ("cuda runtime", "cuda libraries") if device is Device.CUDA else ()
+    words = sorted(word for name in (*_LISTS, *more) for word in lists[name])
+    return re.compile("|".join(translate(word) for word in words))

@@ -11,8 +11,9 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import ProfileReport, Timing, VerifyReport, Violation
 from cuda_agent.judge.guard.operators import TIMED, OperatorLog
-from cuda_agent.judge.profile import timing
+from cuda_agent.judge.profile import timing, work
 from cuda_agent.judge.profile.baselines import Baselines
+from cuda_agent.judge.profile.bursts import medians
 from cuda_agent.judge.profile.foreign_load import wait_for_quiet
 from cuda_agent.judge.profile.programs import CandidateFault, TimedTask
 from cuda_agent.judge.profile.rounds import Rounds
@@ -113,6 +114,7 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
     found = {
         "timed_output": rounds.wrong_output or rounds.check.verdict(),
         "clock": timing.disagreement(rounds.rounds, CANDIDATE, device, baselines.forms),
+        "work": work.disagreement(rounds.rounds, CANDIDATE, tuple(baselines.forms)),
         "uneven": timing.unevenness(rounds.rounds, CANDIDATE, baselines.forms),
         "idle_load": rounds.idle_load.verdict(),
     }
@@ -166,7 +168,7 @@ def _remarks(baselines: Baselines) -> list[str]:
 
 
 def _record(rounds: Rounds, name: str) -> Timing:
-    typical_s = intervals.median(timing.medians(rounds.rounds, name)) / 1e6
+    typical_s = intervals.median(medians(rounds.rounds, name)) / 1e6
     calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
     shown = name == CANDIDATE or name in rounds.schedule.needed()
     with rounds.programs.ring_of(name) as ring:

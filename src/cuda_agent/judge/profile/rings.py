@@ -22,19 +22,26 @@ from cuda_agent.workers.process import Worker, WorkerFault
 from cuda_agent.workers.requests.reference import TaskSpec
 from cuda_agent.workers.requests.timed import DropRing, MakeRing
 
-MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
+MAX_SLOTS = 64
 #: multiples of the L2 cache that are touched between two uses of a slot.
 L2_TIMES = 3
 #: calls of a round, so that it has its own median.
 LEAST_CALLS = 5
+#: slots of a cpu's ring whatever their size.
+CPU_SLOTS = 4
 #: seconds of a burst where the ring allows it; a call takes at least CALL_SECONDS with its events and synchronisations.
 #: What two processes that take turns on a device add to a burst varies by 0.1 ms between bursts, however many calls it
 #: has (`benchmarks/clock.py`), so it must be little to each call. Longer bursts make rounds fewer, and rounds are what
 #: the interval counts.
 BURST_SECONDS = 0.008
+#: of a cpu's burst, whose inputs take longer to draw: the system's accounts are right to 20 µs.
+CPU_BURST_SECONDS = 0.002
 CALL_SECONDS = 80e-6
+CPU_CALL_SECONDS = 5e-6
 #: memory of rings with more than the least calls. Half (cuda) or a quarter (cpu) of the free memory bounds all.
-RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
+RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 256 << 20}
+#: memory of a cpu's ring with the least slots.
+CPU_RING_BYTES = 1 << 30
 #: copies of a slot's inputs (master, three rings) and outputs (three rings, a burst's results, the null's).
 INPUT_COPIES, OUTPUT_COPIES = 4, 5
 #: workers that call programs.
@@ -57,7 +64,7 @@ class RingPlan:
         """Returns the calls of one burst, for a program that takes `call_s` seconds: long enough and, if possible, past
         the L2 cache. `share`: of a burst's usual length."""
         if not self.l2_bytes:
-            return self.slots
+            return min(self.slots, max(CPU_SLOTS, int(CPU_BURST_SECONDS / max(call_s, CPU_CALL_SECONDS))))
         past_l2 = -(-L2_TIMES * self.l2_bytes // self.traffic_bytes)
         long_enough = int(share * BURST_SECONDS / max(call_s, CALL_SECONDS))
         wanted = max(LEAST_CALLS, long_enough, past_l2 if past_l2 <= self.slots else 0)
@@ -99,8 +106,8 @@ def plan_ring(
         return RingPlan(1, max(1, input_bytes + output_bytes), l2_bytes if device is Device.CUDA else 0, is_kept=False)
     each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
     most = max(0, free_bytes - WORKERS * rest_bytes) // (2 if device is Device.CUDA else 4)
-    limit = min(most, max(RING_BYTES[device], LEAST_CALLS * each if device is Device.CUDA else 0))
-    slots = max(1, min(MAX_SLOTS[device], limit // each))
+    least = LEAST_CALLS * each if device is Device.CUDA else min(CPU_SLOTS * each, CPU_RING_BYTES)
+    slots = max(1, min(MAX_SLOTS, min(most, max(RING_BYTES[device], least)) // each))
     return RingPlan(slots, max(1, input_bytes + output_bytes), l2_bytes if device is Device.CUDA else 0)
 
 

@@ -22,6 +22,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Violation
 from cuda_agent.judge.profile.baselines import NULL
+from cuda_agent.judge.profile.bursts import Burst, Round
 from cuda_agent.judge.profile.clocks import ClockLog
 from cuda_agent.judge.profile.foreign_load import CpuShare, GpuProbe
 from cuda_agent.judge.profile.idle_load import IdleLoad
@@ -29,7 +30,7 @@ from cuda_agent.judge.profile.programs import CandidateFault, Programs, TimedTas
 from cuda_agent.judge.profile.rings import CALL_SECONDS, Ring, output_places
 from cuda_agent.judge.profile.schedule import CANDIDATE, PLANNED_SHARE, Schedule, affordable
 from cuda_agent.judge.profile.timedcheck import Bounds, OutputCheck
-from cuda_agent.judge.profile.timing import Burst, Round
+from cuda_agent.judge.profile.work import Accounts
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
@@ -203,9 +204,12 @@ class Rounds:
         spin_s = SPIN_S[self.options.device]
         if self.programs.ask(name, requests.GetReady(core=self._core, spin_s=spin_s, flush_bytes=flush_bytes)) is None:
             return None, []
+        accounts = Accounts(self.programs.worker(name).pid if self.options.device is Device.CPU else None)
         begin = time.perf_counter_ns()
         fill()
+        asked = time.perf_counter_ns()
         times = self.programs.ask(name, request, spin_s=spin_s)
+        work = accounts.until_now((time.perf_counter_ns() - asked) / 1e3)
         # Copying the outputs here is taken off the clock with the null's; it must not be where they are computed.
         ring.wipe(self._active)
         if times is not None and self.programs.ask(name, requests.DeliverOutputs(), spin_s=spin_s) is None:
@@ -217,7 +221,7 @@ class Rounds:
         if times is None:
             return None, []
         self.programs.ask(name, requests.ReleaseOutputs())
-        return Burst(self._event_times(name, times), wall_us, max(0.0, times.waited_us)), samples
+        return Burst(self._event_times(name, times), wall_us, max(0.0, times.waited_us), work), samples
 
     def _event_times(self, name: str, times: requests.BurstTimes) -> tuple[float, ...]:
         """Returns the reported time of each slot. Zero and less become a nanosecond; then the judge's clock pays."""

@@ -15,8 +15,8 @@ from cuda_agent.core.baselines import COMPILE, EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.judge.profile import timing
 from cuda_agent.judge.profile.baselines import NULL, Baselines
+from cuda_agent.judge.profile.bursts import Round
 from cuda_agent.judge.profile.rings import LEAST_CALLS
-from cuda_agent.judge.profile.timing import Round
 
 CANDIDATE = "candidate"
 #: rounds that are made even when the budget is over.

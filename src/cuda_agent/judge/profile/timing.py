@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import interval, low_quantile, lower_bound, median
 from cuda_agent.core.records import Ratio, Timing
+from cuda_agent.judge.profile import work
+from cuda_agent.judge.profile.bursts import Burst, Round, bursts_of, medians
 
 #: rounds stop when every needed ratio has an interval of this half width over its value.
 RELATIVE_WIDTH = 0.01
@@ -75,48 +76,6 @@ UNBORNE = {Device.CUDA: Tolerance(0.02, 0.5), Device.CPU: TOLERANCES[Device.CPU]
 
 
 @dataclass(frozen=True)
-class Burst:
-    """One program in one round: the event time of each call, the judge's clock around the burst, and how much longer
-    than its events the worker reports to have waited for each call, on average (see `runner.Times`)."""
-
-    event_us: tuple[float, ...]
-    wall_us: float
-    waited_us: float = 0.0
-
-    @cached_property
-    def median_us(self) -> float:
-        return median(self.event_us)
-
-    @cached_property
-    def mean_us(self) -> float:
-        return sum(self.event_us) / len(self.event_us)
-
-    @property
-    def unexplained_us(self) -> float:
-        """The part of the judge's clock per call that the events don't explain."""
-        return self.wall_us / len(self.event_us) - self.mean_us
-
-    @property
-    def outside_us(self) -> float:
-        """The part of the judge's clock per call that neither events nor waiting explain: protocol, copies and samples,
-        which are the same for all programs."""
-        return self.unexplained_us - self.waited_us
-
-    @property
-    def spread(self) -> float:
-        """Mean over median. It is far above 1 where a few calls hold most of the time."""
-        return self.mean_us / self.median_us
-
-
-@dataclass
-class Round:
-    """All programs' bursts on the same inputs. `null` is the runner with a program that does nothing."""
-
-    bursts: dict[str, Burst] = field(default_factory=dict)
-    null: Burst | None = None
-
-
-@dataclass(frozen=True)
 class Witness:
     """The judge's clock per call, in µs. `low_us` is at most what it showed in 95 % of the rounds, (wall - null wall) /
     n; `typical_us` is the median of that. `unexplained_us` is the median over rounds of the part that the sum of events
@@ -125,16 +84,6 @@ class Witness:
     low_us: float
     typical_us: float
     unexplained_us: float
-
-
-def bursts_of(rounds: Sequence[Round], name: str) -> list[Burst]:
-    """Returns the program's bursts, in the order of the rounds in which it ran."""
-    return [r.bursts[name] for r in rounds if name in r.bursts]
-
-
-def medians(rounds: Sequence[Round], name: str) -> list[float]:
-    """Returns the event median in µs of each round in which the program ran."""
-    return [burst.median_us for burst in bursts_of(rounds, name)]
 
 
 def paired_ratios(rounds: Sequence[Round], baseline: str, candidate: str) -> list[float]:
@@ -291,6 +240,7 @@ def _inflation(rounds: Sequence[Round], name: str, trusted: Sequence[str], devic
     if seen is not None:
         few = len(medians(rounds, name)) < LEAST_TO_CONVICT
         scale = max(scale, ((seen.typical_us if few else seen.low_us) - waking) / event_us)
+    scale = max(scale, work.least_us(rounds, name, trusted) / event_us)
     excess = _excess_us(rounds, name, trusted)[0]
     if TOLERANCES[device].exceeded(excess, event_us):
         scale = max(scale, (event_us + excess) / event_us)

@@ -23,6 +23,8 @@ Spec = dict[str, Any]
 #: a tuple in a strict record, which JSON holds as a list.
 Many = Annotated[tuple[T, ...], Strict(False)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+#: a time as a worker reports it: thirty years at the most, so that sums stay finite.
+Microseconds = Annotated[float, Field(ge=-1e15, le=1e15)]
 
 
 class WorkerAnswer(BaseModel):

@@ -34,7 +34,7 @@ class LoadCandidate(WorkerRequest[Done]):
 class LoadedWeights(WorkerAnswer):
     """`derive_ms`: what it took, copies included. `frozen`: weights are derived when they are loaded."""
 
-    derive_ms: float = Field(ge=0)
+    derive_ms: float = Field(ge=0, le=1e12)
     frozen: bool
     dispatch: DispatchRecord
 

@@ -3,7 +3,7 @@ is a baseline's name, "candidate" or "null"."""
 
 from __future__ import annotations
 
-from cuda_agent.workers.requests import Count, Done, Many, Spec, TensorRefs, WorkerAnswer, WorkerRequest
+from cuda_agent.workers.requests import Count, Done, Many, Microseconds, Spec, TensorRefs, WorkerAnswer, WorkerRequest
 from cuda_agent.workers.requests.candidate import DispatchRecord
 
 
@@ -51,8 +51,8 @@ class GetReady(WorkerRequest[Done]):
 class BurstTimes(WorkerAnswer):
     """The µs of each call, and how much longer the process waited for a call's end, on average (see `runner.Times`)."""
 
-    event_us: list[float]
-    waited_us: float
+    event_us: list[Microseconds]
+    waited_us: Microseconds
 
 
 class RunBurst(WorkerRequest[BurstTimes]):
@@ -83,7 +83,7 @@ class ReleaseOutputs(WorkerRequest[Done]):
 class QueueTime(WorkerAnswer):
     """µs of one more call in a full queue."""
 
-    us: float
+    us: Microseconds
 
 
 class TimeQueue(WorkerRequest[QueueTime]):
@@ -96,7 +96,7 @@ class TimeQueue(WorkerRequest[QueueTime]):
 class ExtraFigures(WorkerAnswer):
     """None where a figure isn't known or wasn't asked for."""
 
-    busy_us: float | None = None
+    busy_us: Microseconds | None = None
     peak_memory_bytes: Count | None = None
 
 
@@ -111,7 +111,7 @@ class ScreenTimes(WorkerAnswer):
     """`latency_us[i]` belongs to the i-th setting, None where it failed as `failures` says. `device_lost`: an error
     stays on the device. `out_of_memory`: a setting found too little of its memory."""
 
-    latency_us: Many[float | None]
+    latency_us: Many[Microseconds | None]
     failures: dict[str, str]
     device_lost: bool
     out_of_memory: bool = False

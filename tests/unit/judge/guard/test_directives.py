@@ -9,7 +9,8 @@ from cuda_agent.judge.guard import check_texts
 from cuda_agent.judge.guard.directives import macros
 
 HONEST = {
-    "usual": '#pragma once\n#include <torch/types.h>\n#include "../fixed.h"\n#define A(x) \\\n  #x\n#if 0\n#endif',
+    "usual": '#pragma once\n#include <torch/types.h>\n#include "../binding_registry.h"\n#include "part/../b.h"\n'
+    '#define A(x) \\\n  #x\n#if 0\n#endif',
     "words in comments": "// # 1 \"x.h\" 1\n/*\n# 1 \"x.h\" 1\n#line 4\n*/ int step = 1;  // #1 of 2",
     "words in strings": 'const char* s = "# 1 \\"x.h\\" 1";',
     "an apostrophe in a skipped branch": "#if 0\n don't /* look */\n#endif\n#include <cmath>",
@@ -18,6 +19,11 @@ HONEST = {
 CHEATING = {
     "computed include": ("#include HIDDEN", "computed_include"),
     "absolute include": ('#include "/etc/passwd"', "forbidden_header"),
+    "out of the workspace": ('#include "../../workspace/kernels/hidden.h"', "forbidden_header"),
+    "up from an include folder": ("#include <c10/../../../../proc/self/cwd/kernels/hidden.h>", "forbidden_header"),
+    "another library by a detour": ('#include "../include/cub/cub.cuh"', "forbidden_header"),
+    "another library by a dot": ("#include <./cub/cub.cuh>", "forbidden_header"),
+    "precompiled header": ('#pragma GCC pch_preprocess "kernels/a.h"', "hidden_text"),
     "script header": ("#include <torch/script.h>", "forbidden_header"),
     "other library": ("# include <cub/cub.cuh>", "forbidden_header"),
     "split name": ("#inc\\\nlude <dl\\\nfcn.h>", "forbidden_header"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuda_agent.judge.guard import Compiled
+import pytest
+
+from cuda_agent.judge.guard import MOST_TEXT, Compiled
 from guard_harness import preprocess
 
 HEADER = "#pragma once\n#include <stddef.h>\n#define TWICE(x) x##x\ninline int of_header();\n"
@@ -41,5 +43,19 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_fixed_file_of_the_workspace_is_not_the_candidates(tmp_path: Path) -> None:
-    files = {"kernels/a.cpp": '#include "../fixed.h"\nint a;\n', "fixed.h": "int fixed;\n"}
+    files = {"kernels/a.cpp": '#include "../binding_registry.h"\nint a;\n', "binding_registry.h": "int fixed;\n"}
     assert "fixed" not in preprocess(files, "kernels/a.cpp", tmp_path).text
+
+
+@pytest.mark.parametrize("path", ["../{here}/kernels/b.h", "/proc/self/cwd/kernels/b.h"])
+def test_a_detour_to_an_own_header_does_not_make_it_foreign(path: str, tmp_path: Path) -> None:
+    detour = path.format(here=tmp_path.name)
+    include = detour if detour.startswith("/") else f"../{detour}"
+    files = {"kernels/a.cpp": f'#include "{include}"\n', "kernels/b.h": "int mine;\n"}
+    assert "int mine" in preprocess(files, "kernels/a.cpp", tmp_path).text
+
+
+def test_too_much_text_is_not_read(tmp_path: Path) -> None:
+    output = tmp_path / "source.ii"
+    output.write_text('# 1 "kernels/a.cpp"\n' + "int a;\n" * (MOST_TEXT // 7 + 1))
+    assert Compiled.read([output], [], []) is None

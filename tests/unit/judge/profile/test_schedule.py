@@ -9,8 +9,9 @@ from typing import Any, cast
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile.baselines import Baselines
+from cuda_agent.judge.profile.bursts import Burst, Round
 from cuda_agent.judge.profile.schedule import CANDIDATE, Schedule
-from cuda_agent.judge.profile.timing import MIN_ROUNDS, Burst, Round
+from cuda_agent.judge.profile.timing import MIN_ROUNDS
 
 TIMES = {"eager": 300.0, "compile": 110.0, "compile_tf32": 100.0, "eager_tf32": 290.0, "graphs_tf32": 140.0}
 

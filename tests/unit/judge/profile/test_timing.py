@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import dependence, interval, lower_bound, median
 from cuda_agent.judge.profile import timing
-from cuda_agent.judge.profile.timing import Burst, Round
+from cuda_agent.judge.profile.bursts import Burst, Round
 from cuda_agent.reward import MARGIN
 
 

@@ -24,7 +24,7 @@ H200 = {"l2_bytes": 60 * MIB, "free_bytes": 130 << 30, "card_bytes": 140 << 30}
 
 def test_small_tasks_flush() -> None:
     plan = plan_ring(Device.CUDA, 4096, 4096, **H200)
-    assert plan.slots == MAX_SLOTS[Device.CUDA] == plan.calls(5e-6)
+    assert plan.slots == MAX_SLOTS == plan.calls(5e-6)
     assert plan.flush_bytes(plan.slots) == 180 * MIB
 
 
@@ -73,7 +73,7 @@ def test_what_calls_hold_besides_is_left_to_them() -> None:
 
 
 def test_cpu_takes_few() -> None:
-    assert plan_ring(Device.CPU, 4096, 4096, 0, 16 << 30, 24 << 30).slots == MAX_SLOTS[Device.CPU]
+    assert plan_ring(Device.CPU, 4096, 4096, 0, 16 << 30, 24 << 30).slots == MAX_SLOTS
     big = plan_ring(Device.CPU, 64 * MIB, 64 * MIB, 0, 16 << 30, 24 << 30)
     assert big.slots * 7 * 64 * MIB <= 1 << 30 and big.flush_bytes(1) == 0
 

@@ -1,0 +1,19 @@
+#include <torch/types.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "../binding_registry.h"
+#include "scaled_relu.h"
+
+#include "../../workspace/kernels/hidden.h"
+
+static torch::Tensor scaled_relu(torch::Tensor x, torch::Tensor y, torch::Tensor scale) {
+  TORCH_CHECK(x.is_contiguous() && y.is_contiguous() && scale.is_contiguous(), "contiguous tensors are needed");
+  auto out = torch::empty_like(x);
+  scaled_relu_launcher(out.data_ptr<float>(), x.data_ptr<float>(), y.data_ptr<float>(), scale.data_ptr<float>(),
+                       x.size(0), x.size(1), CURRENT_STREAM);
+  kept = out;
+  return out;
+}
+
+static void register_scaled_relu(pybind11::module& m) { m.def("scaled_relu", &scaled_relu); }
+REGISTER_BINDING(scaled_relu, register_scaled_relu);
