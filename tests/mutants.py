@@ -93,7 +93,7 @@ KERNELS = {
     "embedding": Kernel(
         "self.table = nn.Module()\n        self.table.weight = nn.Parameter(torch.empty(words, width))\n"
         "        self.places = nn.Parameter(torch.empty(24, width))",
-        "tokens", "tokens, self.table.weight, self.places", "16, 24, 67", "16, 24, 67", ", words, width",
+        "tokens", "tokens, self.table.weight, self.places", "17, 24, 67", "17, 24, 67", ", words, width",
     ),
     "gelu_gate": Kernel("", "x", "x", "60, 225", "60, 225"),
     "layer_norm": Kernel(
