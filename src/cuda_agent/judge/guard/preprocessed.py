@@ -65,7 +65,7 @@ class Preprocessed:
         """Returns file and line of an offset in `text`, such as `kernels/a.cu:12`."""
         index = max(0, bisect_right(self._starts, offset) - 1)
         piece = self.pieces[index]
-        return f"{piece.path}:{piece.line + piece.text.count(chr(10), 0, offset - self._starts[index])}"
+        return f"{piece.path[:200]}:{piece.line + piece.text.count(chr(10), 0, offset - self._starts[index])}"
 
 
 def own_lines(text: str, foreign: Sequence[Path]) -> Preprocessed:
@@ -134,7 +134,7 @@ def _own_path(path: str, roots: tuple[str, ...]) -> str | None:
     normal = posixpath.normpath(path)
     if normal in _FIXED or normal.startswith("<"):
         return None
-    if normal.startswith("/") and not normal.startswith(_VIRTUAL):
+    if normal.startswith("/") and not normal.startswith(_VIRTUAL) and "\0" not in normal:
         real = os.path.realpath(normal)
         if any(real.startswith(f"{root}/") for root in roots):
             return None

@@ -30,7 +30,7 @@ from cuda_agent.judge.profile.programs import CandidateFault, Programs, TimedTas
 from cuda_agent.judge.profile.rings import CALL_SECONDS, Ring, output_places
 from cuda_agent.judge.profile.schedule import CANDIDATE, PLANNED_SHARE, Schedule, affordable
 from cuda_agent.judge.profile.timedcheck import Bounds, OutputCheck
-from cuda_agent.judge.profile.work import Accounts
+from cuda_agent.judge.profile.work import ThreadTimes
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
@@ -204,7 +204,7 @@ class Rounds:
         spin_s = SPIN_S[self.options.device]
         if self.programs.ask(name, requests.GetReady(core=self._core, spin_s=spin_s, flush_bytes=flush_bytes)) is None:
             return None, []
-        accounts = Accounts(self.programs.worker(name).pid if self.options.device is Device.CPU else None)
+        accounts = ThreadTimes(self.programs.worker(name).pid if self.options.device is Device.CPU else None)
         begin = time.perf_counter_ns()
         fill()
         asked = time.perf_counter_ns()

@@ -1,7 +1,7 @@
 """The processor time of a worker's threads, read from outside: no call can take less than its busiest thread.
 
 On a CPU the judge's clock around a burst also holds copies of inputs and outputs and the time slices of other programs,
-which hide a short kernel. The system counts the time of each thread in nanoseconds, whoever else runs, and a program
+which hide a short kernel. The system counts the time of each thread in nanoseconds, whatever else runs, and a program
 can't change that count. The reading begins before the inputs come, so that nothing is computed ahead of the calls. A
 thread that waits spins for a while before it sleeps, which counts as work as long as the request lasts; so of threads
 that don't make the calls only the time beyond a null program's request counts.
@@ -24,7 +24,7 @@ _SHARE, _BURST_US = 0.1, 60.0
 _LEAST = 5
 
 
-class Accounts:
+class ThreadTimes:
     """What the system says of the threads of a process and its descendants from now on. None: nothing."""
 
     def __init__(self, pid: int | None) -> None:

@@ -10,7 +10,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(5, 37, 16), torch.randn(5, 37, 16), torch.randn(5, 37, 16)]
+    return [torch.randn(5, 37, 18), torch.randn(5, 37, 18), torch.randn(5, 37, 18)]
 
 
 def get_init_inputs():

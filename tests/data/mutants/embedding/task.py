@@ -13,7 +13,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randint(0, 500, (16, 24))]
+    return [torch.randint(0, 500, (17, 24))]
 
 
 def get_init_inputs():

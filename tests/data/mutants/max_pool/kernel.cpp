@@ -5,8 +5,8 @@
         float best = -INFINITY;
         for (int64_t i = 2 * row - 1; i < 2 * row + 2; ++i) {
           for (int64_t j = 2 * column - 1; j < 2 * column + 2; ++j) {
-            if (i < 0 || i >= 31 || j < 0 || j >= 29) continue;
-            const float value = x[(plane * 31 + i) * 29 + j];
+            if (i < 0 || i >= 35 || j < 0 || j >= 29) continue;
+            const float value = x[(plane * 35 + i) * 29 + j];
             if (value > best || value != value) best = value;
           }
         }

@@ -12,7 +12,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(6, 5, 31, 29)]
+    return [torch.randn(6, 5, 35, 29)]
 
 
 def get_init_inputs():

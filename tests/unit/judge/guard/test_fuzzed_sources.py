@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate
 from cuda_agent.judge.guard import check_texts
-from cuda_agent.judge.guard.preprocessed import Piece, Preprocessed
+from cuda_agent.judge.guard.preprocessed import Piece, Preprocessed, own_lines
 from cuda_agent.judge.guard.source import check_preprocessed
 from fuzzing import run
 
@@ -33,6 +34,13 @@ LONG = {
 
 def test_mutated_sources() -> None:
     assert run("sources", 0, 40) == []
+
+
+@pytest.mark.parametrize("path", ["/usr/include/\0", "kernels/" + "a" * 5000])
+def test_odd_paths_in_line_markers_are_the_candidates(path: str) -> None:
+    seen = own_lines(f'# 1 "{path}"\nint mine = system("x");\n', [Path("/usr")])
+    (violation,) = check_preprocessed([seen], Candidate(files={}), "kernels/a.cpp", Device.CPU)
+    assert len(violation.detail) < 300
 
 
 @pytest.mark.parametrize("name", DEEP)

@@ -13,7 +13,7 @@ import pytest
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile import timing, work
 from cuda_agent.judge.profile.bursts import Burst, Round, Work
-from cuda_agent.judge.profile.work import Accounts
+from cuda_agent.judge.profile.work import ThreadTimes
 
 CALLS = 10
 
@@ -71,7 +71,7 @@ def _spin(seconds: float) -> None:
 
 
 def test_work_is_found_in_any_thread_also_in_one_that_has_ended() -> None:
-    accounts = Accounts(os.getpid())
+    accounts = ThreadTimes(os.getpid())
     thread = threading.Thread(target=_spin, args=(0.05,))
     thread.start()
     thread.join()
@@ -79,15 +79,15 @@ def test_work_is_found_in_any_thread_also_in_one_that_has_ended() -> None:
     if found is None:
         pytest.skip("this system doesn't account for threads")
     assert found.helping_us > 40_000 > found.calling_us
-    accounts = Accounts(os.getpid())
+    accounts = ThreadTimes(os.getpid())
     _spin(0.1)
     found = accounts.until_now(1.0)
     assert found is not None and found.calling_us > 80_000
-    assert Accounts(None).until_now(1.0) is None
+    assert ThreadTimes(None).until_now(1.0) is None
 
 
 def test_work_is_found_in_a_process_that_began_meanwhile() -> None:
-    accounts = Accounts(os.getpid())
+    accounts = ThreadTimes(os.getpid())
     code = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint(); sys.stdout.flush(); sys.stdin.read()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
