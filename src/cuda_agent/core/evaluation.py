@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from cuda_agent.core.config import Regression, TimingStop
-from cuda_agent.core.enums import Device, Phase, Precision, SandboxLevel, Signal, Verdict
+from cuda_agent.core.enums import Device, OracleWay, Phase, Precision, SandboxLevel, Signal, Verdict
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
 
@@ -82,6 +82,9 @@ class VerifyReport(Record):
     """The trials in order."""
     oracle: str = "float64"
     """`float64`, or `float32` where a float32 operator could not be upcast."""
+    oracle_way: OracleWay = OracleWay.WHOLE
+    """How the oracle's answer was computed: `whole`, by `slices`, `held` in the host's memory, or on the `host`. Except
+    for `whole`, it was compared piece by piece."""
     frozen: bool = False
     """Whether the candidate derives weights when they are loaded."""
     derive_ms: float | None = None

@@ -21,9 +21,10 @@ from cuda_agent.judge.session import JudgeSession, evaluate
 from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 from cuda_agent.judge.stability import KERNELS, Sample, Stability, same_twice, summarize
 from cuda_agent.judge.verify.admission import Answers, random_operators
+from cuda_agent.judge.verify.answers import WholeAnswer
 from cuda_agent.judge.verify.candidate import MODEL_FILE, CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
-from cuda_agent.judge.verify.reference import Answer, Reference
+from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets, Verification, failing
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "L2_TIMES",
     "MAX_COMPILE_THREADS",
     "MODEL_FILE",
-    "Answer",
     "Answers",
     "Built",
     "Burst",
@@ -47,6 +47,7 @@ __all__ = [
     "Stability",
     "Tolerance",
     "Verification",
+    "WholeAnswer",
     "build_extension",
     "datasheet",
     "device_facts",

@@ -9,7 +9,7 @@ and under TF32 sums that cancel do.)
 elements, each <= max(4 × the same of p, floor).
 
 Integers and booleans: `discrete`. Where e isn't finite, c must be the same infinity or NaN; elsewhere c must be
-finite. Everything is computed in pieces of at most 2^19 elements (2^24 on a GPU), so that memory stays bounded.
+finite. Everything is computed in parts of at most 2^19 elements (2^24 on a GPU), so that memory stays bounded.
 Errors are dimensionless.
 """
 
@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.judge.verify.discrete import measure_discrete, rule_discrete
+from cuda_agent.judge.verify.answers import Answer, Source
+from cuda_agent.judge.verify.discrete import Discrete, rule_discrete
 from cuda_agent.judge.verify.measured import BLOCK, SLACK, Errors, Measured, Ruling, larger
 from cuda_agent.workers.buffers import pieces
 
@@ -48,10 +49,10 @@ def error_floor(precision: Precision, device: Device, length: int, products: boo
     return floor
 
 
-def all_finite(tensors: Sequence[Any]) -> bool:
-    """Whether no floating-point tensor holds NaN or infinity."""
-    found = [piece.isfinite().all() for t in tensors if t.is_floating_point() for piece in pieces(t)]
-    return _all(found)
+def all_finite(answer: Answer) -> bool:
+    """Whether eager's outputs hold no NaN or infinity."""
+    every = (t for piece in answer.pieces(only_eager=True) for t in piece.eager if t.is_floating_point())
+    return all(_all([part.isfinite().all() for part in pieces(tensor)]) for tensor in every)
 
 
 def same_bytes(mine: Any, yours: Any) -> bool:
@@ -71,20 +72,47 @@ def _all(found: Sequence[Any]) -> bool:
     return not found or bool(torch.stack(list(found)).all())
 
 
+class OutputComparison(Protocol):
+    """The comparison of one output, piece by piece."""
+
+    def add(self, c: Any, e: Any, p: Any, o: Any) -> None:
+        """Adds the next flat part of the candidate's, eager's, the policy's and the oracle's output. Each part but the
+        last is a multiple of BLOCK elements."""
+        ...
+
+    def result(self) -> Measured: ...
+
+
+def comparison(like: Any, elements: int, atol: float, rtol: float) -> OutputComparison:
+    """Returns the comparison of an output of so many elements. `like` has its type."""
+    dtype = str(like.dtype).removeprefix("torch.")
+    if not like.dtype.is_floating_point:
+        return Discrete(elements, dtype, equal_only=like.is_complex())
+    return _Sums(elements, dtype, atol, rtol)
+
+
 def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float, rtol: float) -> Measured:
     """Measures one output tensor. All four tensors have the same shape and lie on the same device in row-major
     order."""
-    dtype = str(eager.dtype).removeprefix("torch.")
-    if not eager.dtype.is_floating_point:
-        return measure_discrete(candidate, eager, policy, oracle, dtype)
-    sums = _Sums(max(_NO_ERROR[dtype] / _at_least(dtype, FLOOR), _LEAST_WITH_SQUARE), atol, rtol)
-    parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []
-    with _one_thread():
-        # The device is waited for once and not for each piece, since other processes may take turns on it.
-        found = _numbers([sums.piece(*part) for part in parts])
-        failures = (sums.add(numbers, *part) for numbers, part in zip(found, parts, strict=True))
-        failure = next((failure for failure in failures if failure), "")
-    return sums.result(eager.numel(), dtype, failure)
+    found = comparison(eager, eager.numel(), atol, rtol)
+    found.add(*(tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)))
+    return found.result()
+
+
+def measure_all(answer: Answer, mine: Mapping[str, Source], *, atol: float, rtol: float) -> dict[str, list[Measured]]:
+    """Measures several answers of all outputs in one pass over the pieces of the task's answer."""
+    found: dict[str, list[OutputComparison]] = {name: [] for name in mine}
+    for piece in answer.pieces():
+        for index, (begin, *others) in enumerate(
+            zip(piece.begins, piece.eager, piece.policy, piece.oracle, strict=True)
+        ):
+            for name, source in mine.items():
+                if len(found[name]) <= index:
+                    elements = math.prod(answer.shapes[index])
+                    found[name].append(comparison(others[0], elements, atol, rtol))
+                if others[0].numel():
+                    found[name][index].add(source(index, begin, others[0]), *others)
+    return {name: [one.result() for one in comparisons] for name, comparisons in found.items()}
 
 
 @contextlib.contextmanager
@@ -102,17 +130,29 @@ def _one_thread() -> Iterator[None]:
 
 
 class _Sums:
-    """Running sums over pieces. Each piece but the last is a multiple of BLOCK elements."""
+    """The comparison of floating-point numbers."""
 
-    def __init__(self, tiny: float, atol: float, rtol: float) -> None:
+    def __init__(self, elements: int, dtype: str, atol: float, rtol: float) -> None:
         #: root mean square below which a block counts as this large: flushed denormals are no error.
-        self._tiny, self._atol, self._rtol = tiny, atol, rtol
+        self._tiny = max(_NO_ERROR[dtype] / _at_least(dtype, FLOOR), _LEAST_WITH_SQUARE)
+        self._elements, self._dtype, self._atol, self._rtol = elements, dtype, atol, rtol
+        self._failure = ""
         self.max_abs = self.max_rel = self.beyond = self.excuse = 0.0
         self._squares = {"candidate": 0.0, "policy": 0.0, "norm": 0.0}
         self._worst = {"candidate": 0.0, "policy": 0.0}
 
+    def add(self, c: Any, e: Any, p: Any, o: Any) -> None:
+        if self._failure or not e.numel():
+            return
+        parts = list(zip(*map(pieces, (c, e, p, o)), strict=True))
+        with _one_thread():
+            # The device is waited for once and not for each part, since other processes may take turns on it.
+            found = _numbers([self.piece(*part) for part in parts])
+            failures = (self.sum(numbers, *part) for numbers, part in zip(found, parts, strict=True))
+            self._failure = next((failure for failure in failures if failure), "")
+
     def piece(self, c: Any, e: Any, p: Any, o: Any) -> Any:
-        """Computes on the device the numbers that `add` needs of a piece. They are NaN or infinite where any value
+        """Computes on the device the numbers that `sum` needs of a part. They are NaN or infinite where any value
         isn't finite, since each value is part of a difference."""
         import torch
 
@@ -126,8 +166,8 @@ class _Sums:
         blocks = self._blocks(from_truth, eager_off, o)
         return torch.stack([scalar.double() for scalar in (beyond, furthest, max_abs, max_rel, *blocks)])
 
-    def add(self, numbers: Sequence[float], c: Any, e: Any, p: Any, o: Any) -> str:
-        """Adds one piece by the numbers that `piece` computed. Returns the failure that no tolerance excuses, or ""."""
+    def sum(self, numbers: Sequence[float], c: Any, e: Any, p: Any, o: Any) -> str:
+        """Adds one part by the numbers that `piece` computed. Returns the failure that no tolerance excuses, or ""."""
         if not all(map(math.isfinite, numbers)):
             failure = _not_finite(c, e)
             if failure:
@@ -164,7 +204,8 @@ class _Sums:
         worst = [(one / denominator).max().sqrt() for one in squares]
         return [norm.sum(), *(one.sum() for one in squares), *worst]
 
-    def result(self, elements: int, dtype: str, failure: str = "") -> Measured:
+    def result(self) -> Measured:
+        elements = self._elements
         norm = self._squares["norm"] + elements * self._tiny**2
 
         def errors(name: str) -> Errors:
@@ -179,8 +220,8 @@ class _Sums:
             eager=errors("policy"),
             beyond=self.beyond,
             excuse=self.excuse,
-            dtype=dtype,
-            failure=failure,
+            dtype=self._dtype,
+            failure=self._failure,
         )
 
 
@@ -231,18 +272,26 @@ def _block_squares(values: Any) -> tuple[Any, Any]:
     return squares, sizes
 
 
-def first_failure(
-    candidate: Any, eager: Any, policy: Any, oracle: Any, own: Measured, floor: float, *, atol: float, rtol: float
-) -> str:
-    """Returns why the first elements of a large output already break a bound, or "": then the whole output must be
-    measured. `own` is any measurement of the whole output, which has eager's errors."""
-    if eager.numel() < 2 * _FIRST or not eager.dtype.is_floating_point:
-        return ""
-    parts = [tensor.reshape(-1)[:_FIRST] for tensor in (candidate, eager, policy, oracle)]
-    found = measure(*parts, atol=atol, rtol=rtol)
-    # The error of a part says nothing about the whole. The error of a block is at most the worst block's.
-    block = Errors(0.0, found.candidate.block)
-    return rule(replace(found, candidate=block, eager=own.eager, excuse=own.excuse), floor).reason
+def first_failures(
+    answer: Answer, mine: Mapping[str, Source], own: Sequence[Measured], floor: float, *, atol: float, rtol: float
+) -> dict[str, str]:
+    """Returns why the first elements of a large output already break a bound, by name; what isn't named must be
+    measured whole. `own` is any measurement of the whole outputs, which has eager's errors."""
+    piece, found = next(iter(answer.pieces()), None), dict[str, str]()
+    if piece is None:
+        return found
+    for index, parts in enumerate(zip(piece.eager, piece.policy, piece.oracle, strict=True)):
+        eager, policy, oracle = (tensor[:_FIRST] for tensor in parts)
+        if own[index].elements < 2 * _FIRST or own[index].discrete or not eager.numel():
+            continue
+        for name in mine.keys() - found.keys():
+            part = measure(mine[name](index, 0, eager), eager, policy, oracle, atol=atol, rtol=rtol)
+            # The error of a part says nothing about the whole. The error of a block is at most the worst block's.
+            block, whole = Errors(0.0, part.candidate.block), own[index]
+            reason = rule(replace(part, candidate=block, eager=whole.eager, excuse=whole.excuse), floor).reason
+            if reason:
+                found[name] = reason
+    return found
 
 
 def _at_least(dtype: str, floor: float) -> float:
