@@ -65,6 +65,8 @@ class TrialReport(Record):
     """The same error of eager."""
     budget: float | None = None
     """The largest allowed `candidate_error`."""
+    loose: bool = False
+    """Eager itself is so wrong that `budget` is far above what the type can do."""
     over_budget: bool = False
     """The only fault is an error above the budget, within the published tolerance."""
     ties: tuple[float, ...] = ()

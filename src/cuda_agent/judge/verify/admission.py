@@ -6,15 +6,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import RANDOM, Graph, base_name
 from cuda_agent.core.records import Task
-from cuda_agent.judge.verify.answers import Answer, EagerAlone, Source, eager_copy, parts_of
+from cuda_agent.judge.verify.answers import Answer, EagerAlone, Source, eager_against_oracle, eager_copy, parts_of
 from cuda_agent.judge.verify.compare import first_failures, measure_all, rule
-from cuda_agent.judge.verify.measured import Measured
+from cuda_agent.judge.verify.measured import SLACK, Errors, Measured
 from cuda_agent.judge.verify.reference import comparing
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.buffers import pieces
@@ -117,16 +118,36 @@ class Answers:
             )
 
     def signal(self) -> tuple[Signal, str]:
-        """Returns the weights on which null answers fail, and a null answer that passes where there are none.
+        """Returns the weights on which null answers fail, and a null answer that passes where there are none. Raises
+        TaskError where null answers pass only because eager itself is far from the oracle.
 
         Weights on which they also fail at the bound of timed outputs come first."""
-        passing = ""
+        passing = doubt = ""
         for times, found in itertools.product((TIMED, 1.0), (Signal.OWN, Signal.SCALED)):
             null = self._always_passing(times, scaled=found is Signal.SCALED)
             if null is None:
                 return found, ""
-            passing = passing or null
+            passing, doubt = passing or null, doubt or self._doubt(null)
+        if doubt:
+            raise TaskError(
+                f"{self._task.name}: {doubt}, so that neither shows what is right",
+                "Change what makes rounding errors large: differences of equal numbers, floor, comparisons",
+            )
         return Signal.NONE, passing
+
+    def _doubt(self, null: str) -> str:
+        """Returns how eager and the oracle differ where a null answer passes for that reason alone, else ""."""
+        assert self.answer is not None
+        found = self._measured.get(null, [])
+        alone = [replace(measured, eager=Errors(0.0, 0.0), excuse=0.0, line=(0.0, 0.0)) for measured in found]
+        excuses = all(rule(m, self._floor).passed for m in found) and not all(
+            rule(m, self._floor).passed for m in alone
+        )
+        return eager_against_oracle(self.answer, **self._bounds) if excuses or self._is_noise() else ""
+
+    def _is_noise(self) -> bool:
+        """Whether eager is so far from the oracle in every output that zeros are in its budget."""
+        return all(not one.discrete and SLACK * one.eager.whole >= 1 for one in self._own())
 
     def check_nulls(self) -> Signal:
         """Returns `signal`. Raises TaskError where it is none."""
@@ -159,6 +180,8 @@ class Answers:
         self.answer = self._ask()
 
     def _passing_null(self, times: float) -> str | None:
+        if self._is_noise():
+            return _ZEROS
         nulls, floor = _nulls(self.other), times * self._floor
         assert self.answer is not None
         found = first_failures(self.answer, nulls, self._own(), floor, **self._bounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -113,3 +114,20 @@ def eager_copy(answer: Answer) -> list[Any]:
                 whole.append(torch.empty(tuple(answer.shapes[index]), dtype=part.dtype, device=part.device))
             whole[index].view(-1)[begin : begin + part.numel()].copy_(part)
     return whole
+
+
+def eager_against_oracle(answer: Answer, *, atol: float, rtol: float) -> str:
+    """Returns in which output eager is beyond the published bound from the oracle, "" where it is in none."""
+    count, largest = [0] * len(answer.shapes), [0.0] * len(answer.shapes)
+    for piece in answer.pieces():
+        for index, (e, o) in enumerate(zip(piece.eager, piece.oracle, strict=True)):
+            apart = (e.double() - o.double()).abs() if e.is_floating_point() else (e != o).double()
+            bound = atol + rtol * o.double().abs() if e.is_floating_point() else 0.0
+            outside = apart.nan_to_num(0.0) > bound
+            count[index] += int(outside.sum())
+            largest[index] = max(largest[index], float((apart.nan_to_num(0.0) * outside).amax()) if e.numel() else 0.0)
+    index = max(range(len(count)), key=lambda i: count[i] / max(1, math.prod(answer.shapes[i])), default=0)
+    if not any(count):
+        return ""
+    share = count[index] / math.prod(answer.shapes[index])
+    return f"eager and the float64 answer differ in {share:.1%} of output {index}, by up to {largest[index]:.3g}"

@@ -275,6 +275,7 @@ class Verification:
             candidate_error=worst.error,
             eager_error=worst.eager_error,
             budget=worst.budget,
+            loose=any(ruling.loose for ruling in rulings),
             over_budget=worst.over_budget and not trial.reason,
             ties=ties,
             reason=trial.reason or (where + worst.reason if worst.reason else ""),

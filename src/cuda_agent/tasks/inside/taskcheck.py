@@ -41,7 +41,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     seed_everything,
     unload_task_module,
 )
-from cuda_agent.workers.inside.task.weights import redraw
+from cuda_agent.workers.inside.task.weights import changed_names, redraw, state_versions
 from cuda_agent.workers.requests import Operations, Start, WorkerAnswer
 
 #: The bytes of the device's memory that a process may keep unused.
@@ -114,6 +114,8 @@ class TaskCheck:
         self._context = context
         self._secrets: Secrets
         self._model: Any = None
+        #: Parameters and buffers that `forward` changes.
+        self._changed: tuple[str, ...] = ()
         #: Shapes and types of the inputs, from the first draw on.
         self._metas: list[tuple[tuple[int, ...], str]] | None = None
 
@@ -150,7 +152,7 @@ class TaskCheck:
             self._model = self._made(self._seed)
             inputs = make_inputs(self._task, self._device, self._seed)
             self._metas = _metas(flatten(inputs)[1])
-            versions = _versions(inputs)
+            versions, state = _versions(inputs), state_versions(self._model)
             seed_everything(self._seed)
             before = _generators()
             outputs = flatten(run_forward(self._task, self._model, inputs))[1]
@@ -158,6 +160,7 @@ class TaskCheck:
             after = _generators()
         self._products = found.matmul or found.convolution
         self._changes_inputs = _versions(inputs) != versions
+        self._changed = changed_names(state, self._model)
         if not outputs:
             raise Broken(Rule.RUNS, "forward() returns no tensor")
         for index, tensor in enumerate(outputs):
@@ -184,7 +187,7 @@ class TaskCheck:
         """Checks the rules deterministic, varies and null tests."""
         answers = Answers(self._record, self, self._secrets, request.floor)
         for check, rule in (
-            (answers.check_repeats, Rule.DETERMINISTIC),
+            (lambda: answers.check_repeats(self._changed), Rule.DETERMINISTIC),
             (answers.check_state, Rule.DETERMINISTIC),
             (lambda: _check_varies(self._answer.eager, answers.other), Rule.VARIES),
             (answers.check_nulls, Rule.NULL_TESTS),

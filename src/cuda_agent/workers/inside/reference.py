@@ -41,7 +41,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     unload_task_module,
 )
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, vary
-from cuda_agent.workers.inside.task.weights import redraw, state_metas
+from cuda_agent.workers.inside.task.weights import changed_names, redraw, state_metas, state_versions
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
 from cuda_agent.workers.requests import reference as requests
 
@@ -120,7 +120,7 @@ class LoadedReference:
         inputs = make_inputs(self._task, self._device, seed + 1)
         spec, tensors = flatten(inputs)
         self._metas = [_shape_and_type(t) for t in tensors]
-        before, versions = [t.clone() for t in tensors], self._versions()
+        before, versions = [t.clone() for t in tensors], state_versions(self._model)
         Flags().apply()
         self._rng = seed
         self._reseed()
@@ -144,7 +144,7 @@ class LoadedReference:
             outputs_spec=output_spec,
             outputs=tuple(map(tensor_meta, outputs)),
             mutated=mutated,
-            changed=tuple(name for name, version in self._versions().items() if versions.get(name) != version),
+            changed=changed_names(versions, self._model),
             products=found.matmul or found.convolution,
             policy_differs=policy_differs(self._context.device, request.precision, products),
             random=tuple(sorted(random.names)),
@@ -300,11 +300,6 @@ class LoadedReference:
 
     def _state(self) -> dict[str, Any]:
         return {n: t for n, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
-
-    def _versions(self) -> dict[str, tuple[int, int]]:
-        """Returns what changes when a tensor of the state is replaced or written to."""
-        state = self._model.state_dict(keep_vars=True)
-        return {name: (id(t), t._version) for name, t in state.items() if isinstance(t, torch.Tensor)}
 
     def _fill(self, into: TensorRefs, tensors: list[Any]) -> None:
         with torch.no_grad():

@@ -42,6 +42,7 @@ class InPieces:
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuda_agent.judge.verify.answers.PIECE", PIECE)
+    monkeypatch.setattr("cuda_agent.judge.verify.compare.TILE", PIECE)
 
 
 def drawn(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
