@@ -66,7 +66,7 @@ class TrialReport(Record):
     budget: float | None = None
     """The largest allowed `candidate_error`."""
     loose: bool = False
-    """Eager itself is so wrong that `budget` is far above what the type can do."""
+    """Eager's error lifts `budget` far above the type's rounding."""
     over_budget: bool = False
     """The only fault is an error above the budget, within the published tolerance."""
     ties: tuple[float, ...] = ()
@@ -85,8 +85,7 @@ class VerifyReport(Record):
     oracle: str = "float64"
     """`float64`, or `float32` where a float32 operator could not be upcast."""
     oracle_way: OracleWay = OracleWay.WHOLE
-    """How the oracle's answer was computed: `whole`, by `slices`, `held` in the host's memory, or on the `host`. Except
-    for `whole`, it was compared piece by piece."""
+    """How the oracle computed: `whole`, or for a comparison by pieces in `slices`, `held` or made by the `host`."""
     frozen: bool = False
     """Whether the candidate derives weights when they are loaded."""
     derive_ms: float | None = None
