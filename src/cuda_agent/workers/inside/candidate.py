@@ -141,9 +141,7 @@ class LoadedCandidate:
             raise _misfit(f"the output can't be passed on: {error.cause}") from None
         self._check_fit(spec, outputs, places)
         self._check_alias(outputs, inputs)
-        with torch.no_grad():
-            for place, tensor in zip(places, outputs, strict=True):
-                place.copy_(tensor)
+        copy_all(places, outputs)
         result = requests.CallResult(
             spec=spec,
             unseen_outputs=operators.unseen(outputs),
@@ -207,6 +205,13 @@ class LoadedCandidate:
                     raise Refusal(
                         FaultKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own"
                     )
+
+
+def copy_all(places: list[Any], tensors: list[Any]) -> None:
+    """Copies tensors to their places. No name outlives it that would keep one."""
+    with torch.no_grad():
+        for place, tensor in zip(places, tensors, strict=True):
+            place.copy_(tensor)
 
 
 def _misfit(message: str) -> Refusal:

@@ -213,6 +213,7 @@ class LoadedReference:
                 return self._answer(spec, tensors)[1]
 
         self._held = HeldAnswer(eager, policy, partial(self._oracle, spec, tensors, draws.drawn))
+        del eager
         self._give_back()
         return requests.Answered(spec=output_spec)
 
@@ -255,6 +256,8 @@ class LoadedReference:
     def capture(self, request: requests.CaptureGraph) -> requests.CapturedGraph:
         inputs = make_inputs(self._task, self._device, request.seed)
         graph = capture(self._model, inputs, self._task)
+        del inputs
+        self._give_back()
         # The imported parts of the compiler stay, and every later collection would walk over them.
         gc.collect()
         gc.freeze()

@@ -23,7 +23,9 @@ class HeldAnswer:
 
     def __init__(self, eager: list[Any], policy: Callable[[], list[Any]], oracle: Callable[[list[Any]], Parts]) -> None:
         """`oracle` takes eager's answer."""
-        self._eager, self._flat = eager, flattened(eager)
+        self._flat = flattened(eager)
+        # What isn't in row-major order was copied, and goes.
+        self._eager = [flat.view(tensor.shape) for flat, tensor in zip(self._flat, eager, strict=True)]
         self._policy, self._oracle = policy, oracle
         self._at_policy: list[Any] | None = None
         self._parts: Parts | None = None
