@@ -35,7 +35,14 @@ from cuda_agent.workers.channel import ChannelError, JudgeChannel
 from cuda_agent.workers.requests import Done, HeldMemory, WorkerAnswer, WorkerRequest
 from cuda_agent.workers.requests.baseline import PlannedBaselines, PreparedBaseline
 from cuda_agent.workers.requests.candidate import CallResult, ChangedWeights, DispatchRecord, LoadedWeights
-from cuda_agent.workers.requests.reference import CallEstimate, CapturedGraph, DrawnInputs, Expected, TaskSpec
+from cuda_agent.workers.requests.reference import (
+    Answered,
+    CallEstimate,
+    CapturedGraph,
+    DrawnInputs,
+    TakenPiece,
+    TaskSpec,
+)
 from cuda_agent.workers.requests.timed import BurstTimes, ExtraFigures, QueueTime, ScreenTimes, Warmed
 
 META = TensorMeta(shape=(2, 3), dtype="float32", strides=(3, 1))
@@ -69,7 +76,8 @@ ANSWERS: tuple[WorkerAnswer, ...] = (
     ),
     CallEstimate(inputs=1),
     DrawnInputs(specs=(SPEC,)),
-    Expected(spec=SPEC, oracle="float64"),
+    Answered(spec=SPEC),
+    TakenPiece(oracle="float64"),
     CapturedGraph(graph="{}"),
 )
 #: texts that a mutation puts somewhere into a message.

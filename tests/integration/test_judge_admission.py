@@ -48,6 +48,21 @@ BAD = {
         ),
         "since forward changes calls",
     ),
+    "changed_hidden_buffer": (
+        Task(
+            name="bad",
+            source="import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            "        super().__init__()\n        self.register_buffer('state', torch.zeros(64), persistent=False)\n"
+            "    def forward(self, x):\n        self.state = 0.9 * self.state + x.mean(0)\n"
+            "        return x + self.state\n" + _INPUTS + _INIT,
+        ),
+        "since forward changes state",
+    ),
+    "noise_made_large": (
+        task("z = (x - x.mean(1, True)).mean(1, True); return x * nn.functional.normalize(z, dim=0)"),
+        "eager and the float64 answer differ in",
+    ),
+    "choice_at_a_tie": (task("return torch.floor(x.softmax(1).sum(1, True)) * x"), "eager and the float64 answer"),
     "hidden_state": (
         Task(
             name="bad",
@@ -71,6 +86,8 @@ SIGNALS = {
     "other_inputs_pass": (task("return torch.sigmoid(x.abs().sum() * 100).expand(8).clone()"), Signal.NONE),
     # Small, yet told apart by the relative bound of the oracle.
     "single_number": (task("return (x * x).sum()"), Signal.OWN),
+    # What is left of it is rounding, and within the tolerance.
+    "rounding": (task("return (x + 1.1) - 1.1 - x"), Signal.NONE),
     "tiny_values": (task("return x * 1e-12", atol=1e-2), Signal.OWN),
 }
 

@@ -60,6 +60,16 @@ class Signal(StrEnum):
     NONE = "none"
 
 
+class OracleWay(StrEnum):
+    """How the float64 answer of a task is computed: whole; by slices of the inputs; whole, but held in the host's
+    memory; or on the host. From the second on, it is compared piece by piece."""
+
+    WHOLE = "whole"
+    SLICES = "slices"
+    HELD = "held"
+    HOST = "host"
+
+
 class SandboxLevel(StrEnum):
     """`full`: own user, PID, network, IPC and mount namespaces. `reduced`: only Landlock and limits."""
 

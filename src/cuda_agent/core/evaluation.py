@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from cuda_agent.core.config import Regression, TimingStop
-from cuda_agent.core.enums import Device, Phase, Precision, SandboxLevel, Signal, Verdict
+from cuda_agent.core.enums import Device, OracleWay, Phase, Precision, SandboxLevel, Signal, Verdict
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
 
@@ -65,6 +65,8 @@ class TrialReport(Record):
     """The same error of eager."""
     budget: float | None = None
     """The largest allowed `candidate_error`."""
+    loose: bool = False
+    """Eager's error lifts `budget` far above the type's rounding."""
     over_budget: bool = False
     """The only fault is an error above the budget, within the published tolerance."""
     ties: tuple[float, ...] = ()
@@ -82,6 +84,8 @@ class VerifyReport(Record):
     """The trials in order."""
     oracle: str = "float64"
     """`float64`, or `float32` where a float32 operator could not be upcast."""
+    oracle_way: OracleWay = OracleWay.WHOLE
+    """How the oracle computed: `whole`, or for a comparison by pieces in `slices`, `held` or made by the `host`."""
     frozen: bool = False
     """Whether the candidate derives weights when they are loaded."""
     derive_ms: float | None = None

@@ -22,16 +22,17 @@ from cuda_agent.judge.session import JudgeSession, evaluate
 from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 from cuda_agent.judge.stability import KERNELS, Sample, Stability, same_twice, summarize
 from cuda_agent.judge.verify.admission import Answers, random_operators
+from cuda_agent.judge.verify.answers import WholeAnswer
 from cuda_agent.judge.verify.candidate import MODEL_FILE, CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
-from cuda_agent.judge.verify.reference import Answer, Reference
+from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets, Verification, failing
 
 __all__ = [
-    "KERNELS", "L2_TIMES", "MAX_COMPILE_THREADS", "MODEL_FILE", "Answer", "Answers", "Built", "Burst",
-    "CandidateProcess", "Case", "GpuProbe", "JudgeServer", "JudgeSession", "Progress", "Reference", "Sample", "Secrets",
-    "Sharing", "Stability", "Tolerance", "Verification", "build_extension", "datasheet", "device_facts",
-    "device_roofline", "error_floor", "evaluate", "failing", "find_sanitizer", "find_toolchain", "gencode",
-    "profile_candidate", "random_operators", "same_twice", "sanitizer_findings", "summarize", "timing_bytes",
-    "total_bytes", "wait_for_quiet", "work_needed",
+    "KERNELS", "L2_TIMES", "MAX_COMPILE_THREADS", "MODEL_FILE", "Answers", "Built", "Burst", "CandidateProcess", "Case",
+    "GpuProbe", "JudgeServer", "JudgeSession", "Progress", "Reference", "Sample", "Secrets", "Sharing", "Stability",
+    "Tolerance", "Verification", "WholeAnswer", "build_extension", "datasheet", "device_facts", "device_roofline",
+    "error_floor", "evaluate", "failing", "find_sanitizer", "find_toolchain", "gencode", "profile_candidate",
+    "random_operators", "same_twice", "sanitizer_findings", "summarize", "timing_bytes", "total_bytes",
+    "wait_for_quiet", "work_needed",
 ]  # fmt: skip

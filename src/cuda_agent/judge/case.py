@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cuda_agent.core.config import JudgeOptions, Regression
-from cuda_agent.core.enums import Device, Phase, Signal, Verdict
+from cuda_agent.core.enums import Device, Phase, Precision, Signal, Verdict
 from cuda_agent.core.records import (
     BuildReport,
     Candidate,
@@ -196,6 +196,7 @@ class Case:
         finally:
             self._operators = process.operators.counts
         self._convict(process.operators.violations())
+        self._note_loose(self._verify)
         if not self._verify.passed:
             self._failing = verification.failing()
             verdict, reason = failing(self._verify)
@@ -204,6 +205,15 @@ class Case:
         process.release()
         verification.reference.release()
         return self._verify
+
+    def _note_loose(self, report: VerifyReport) -> None:
+        """Notes a budget that is far above what the type can do, unless the precision policy makes it so."""
+        loose = [trial.eager_error or 0.0 for trial in report.trials if trial.loose]
+        if loose and self._options.precision in (Precision.FP32, Precision.TF32):
+            self._notes.append(
+                f"eager itself is {max(loose):.2g} from the {report.oracle} oracle (relative) in {len(loose)} of "
+                f"{len(report.trials)} trials, so that more is allowed there than the type needs"
+            )
 
     def _observe(self, verification: Verification) -> None:
         """Records what runs on the GPU in one more verified call. It follows the timing, which recording would slow."""

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Signal
+from cuda_agent.core.enums import Device, Signal
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import DRAWS, Graph
@@ -24,6 +24,7 @@ from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
 from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
+from cuda_agent.workers.buffers import gpu_memory
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import Worker, WorkerSettings
@@ -263,6 +264,9 @@ class Resources:
         stochastic."""
         spec = self.reference.spec
         if self.signal is None:
+            if self._fills_device(spec):
+                with self.sharing.away():
+                    self.settle()
             self.progress("task", "checking that wrong answers would be noticed")
             random = set(spec.random) - DRAWS
             if random:
@@ -277,6 +281,10 @@ class Resources:
             if self.signal in SIGNAL_NOTES:
                 self.progress("task", SIGNAL_NOTES[self.signal])
         return spec
+
+    def _fills_device(self, spec: TaskSpec) -> bool:
+        """Whether a call holds a tenth of the device, so that nothing else of the task runs beside its answers."""
+        return self.options.device is Device.CUDA and 10 * spec.peak_bytes > gpu_memory()[1]
 
     def floor(self) -> float:
         """The floor of the task's error budget (see `compare.error_floor`)."""

@@ -15,10 +15,12 @@ MAX_COMPILE_THREADS = 4
 @dataclass
 class Sharing:
     """Is set before the first request to a session. `device_use` is entered while baselines are prepared, which
-    computes on the device. `give_up` ends the caller's own use of the device before it waits for something else."""
+    computes on the device. `give_up` ends the caller's own use of the device before it waits for something else, and
+    `away` ends it for a block within the admission."""
 
     device_use: DeviceUse = nullcontext
     give_up: Callable[[], None] = lambda: None
+    away: DeviceUse = nullcontext
     #: whether the next candidate's worker is started ahead, after each candidate.
     prewarms: bool = True
     #: whether a candidate frees cached device memory before it waits for its timing.

@@ -19,7 +19,7 @@ from cuda_agent.judge import Case, JudgeSession, Sharing, timing_bytes, total_by
 from cuda_agent.pool.client import DeviceQueue, Stay
 from cuda_agent.pool.rule import Need
 from cuda_agent.workers.process import Worker
-from cuda_agent.workers.requests.reference import CallEstimate
+from cuda_agent.workers.requests.reference import LARGE, CallEstimate
 
 Result = TypeVar("Result")
 
@@ -31,6 +31,8 @@ USUAL_PEAK = _GIB
 #: The assumed memory between steps (weights, pools of captured graphs) over that of an eager call, until it is
 #: measured.
 _RESTING = 0.3
+#: Copies of a large task's outputs at the most, since its answers are compared piece by piece.
+_LARGE_OUTPUTS = 3
 #: More bytes than any device has; the task then has the device's memory alone.
 WHOLE = Need(resting=1 << 60)
 
@@ -67,7 +69,8 @@ class CallSize(NamedTuple):
     def of(self, step: DeviceStep) -> int:
         """Returns the bytes that a step needs."""
         oracle = 2 * self.call if self.oracle is None else self.oracle
-        own = step.inputs * self.inputs + step.outputs * self.outputs + step.rest * self.rest
+        outputs = min(step.outputs, _LARGE_OUTPUTS) if self.call >= LARGE else step.outputs
+        own = step.inputs * self.inputs + outputs * self.outputs + step.rest * self.rest
         return own + (oracle if step.has_oracle else 0)
 
     @property
@@ -111,7 +114,7 @@ class QueuedSession:
         #: the device step of this moment, which can be given up and taken again.
         self._turn = ExitStack()
         self._sharing = sharing
-        sharing.device_use, sharing.give_up = self._prepares, self._turn.close
+        sharing.device_use, sharing.give_up, sharing.away = self._prepares, self._turn.close, self._away
         self._session: JudgeSession | None = None
         self._stay: Stay | None = None
         self._stay_step = "stay"
@@ -275,6 +278,15 @@ class QueuedSession:
 
     def _take(self, step: DeviceStep) -> None:
         self._turn.enter_context(self._queue.device(step.name, self._size.of(step)))
+
+    @contextmanager
+    def _away(self) -> Iterator[None]:
+        """Gives up the admission's turn for the block."""
+        self._turn.close()
+        try:
+            yield
+        finally:
+            self._take(ADMISSION)
 
     @contextmanager
     def _prepares(self) -> Iterator[None]:

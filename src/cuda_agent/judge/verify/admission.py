@@ -13,9 +13,10 @@ from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import RANDOM, Graph, base_name
 from cuda_agent.core.records import Task
-from cuda_agent.judge.verify.compare import first_failure, measure, rule
-from cuda_agent.judge.verify.measured import Measured
-from cuda_agent.judge.verify.reference import Answer, comparing
+from cuda_agent.judge.verify.answers import Answer, EagerAlone, Source, eager_against_oracle, eager_copy, parts_of
+from cuda_agent.judge.verify.compare import first_failures, measure_all, rule
+from cuda_agent.judge.verify.measured import SLACK, Errors, Measured
+from cuda_agent.judge.verify.reference import comparing
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.buffers import pieces
 from cuda_agent.workers.requests import Spec
@@ -74,8 +75,9 @@ class Answers:
         """Requests all answers. Raises TaskError where the task fails."""
         self._task, self._floor, self._secrets, self._reference = task, floor, secrets, reference
         self._scaled = False
-        #: eager against the oracle, by output.
-        self._own: dict[int, Measured] = {}
+        #: what was measured of the present answers: eager against the oracle under "", and null answers; and why the
+        #: first elements of null answers don't pass.
+        self._measured: dict[str, list[Measured]] = {}
         weights, here, shared = secrets.seed(), secrets.seed(), secrets.seed()
 
         def rng() -> int:
@@ -88,10 +90,9 @@ class Answers:
         again = _eager(reference, here, rng())
         spec = reference.draw_inputs(here)
         twin = reference.answer(spec, rng(), oracle=False, twin=secrets.seed())
-        # At once: each answer may hold gigabytes.
-        self._twin_agrees = self._same(twin.eager, again)
-        self.answer = self._ask()
-        self._repeats = self._same(again, self.answer.eager)
+        self._twin_agrees = self._same(again, twin)
+        self.answer: Answer | None = self._ask()
+        self._repeats = self._same(again, self.answer)
 
     def check_repeats(self, changed: Sequence[str] = ()) -> None:
         """Raises TaskError where the same inputs and weights give another answer, because of the state that `forward`
@@ -117,16 +118,36 @@ class Answers:
             )
 
     def signal(self) -> tuple[Signal, str]:
-        """Returns the weights on which null answers fail, and a null answer that passes where there are none.
+        """Returns the weights on which null answers fail, and a null answer that passes where there are none. Raises
+        TaskError where null answers pass only because eager itself is far from the oracle.
 
         Weights on which they also fail at the bound of timed outputs come first."""
-        passing = ""
+        passing = doubt = ""
         for times, found in itertools.product((TIMED, 1.0), (Signal.OWN, Signal.SCALED)):
             null = self._always_passing(times, scaled=found is Signal.SCALED)
             if null is None:
                 return found, ""
-            passing = passing or null
+            passing, doubt = passing or null, doubt or self._doubt(null)
+        if doubt:
+            raise TaskError(
+                f"{self._task.name}: {doubt}, so that neither shows what is right",
+                "Change what makes rounding errors large: differences of equal numbers, floor, comparisons",
+            )
         return Signal.NONE, passing
+
+    def _doubt(self, null: str) -> str:
+        """Returns how eager and the oracle differ where a null answer passes for that reason alone, else ""."""
+        assert self.answer is not None
+        found = self._measured.get(null, [])
+        alone = [replace(measured, eager=Errors(0.0, 0.0), excuse=0.0, line=(0.0, 0.0)) for measured in found]
+        excuses = all(rule(m, self._floor).passed for m in found) and not all(
+            rule(m, self._floor).passed for m in alone
+        )
+        return eager_against_oracle(self.answer, **self._bounds) if excuses or self._is_noise() else ""
+
+    def _is_noise(self) -> bool:
+        """Whether eager is so far from the oracle in every output that zeros are in its budget."""
+        return all(not one.discrete and SLACK * one.eager.whole >= 1 for one in self._own())
 
     def check_nulls(self) -> Signal:
         """Returns `signal`. Raises TaskError where it is none."""
@@ -157,11 +178,33 @@ class Answers:
         self.drop()
         self.other = self._ask_other()
         self.answer = self._ask()
-        self._own.clear()
 
     def _passing_null(self, times: float) -> str | None:
-        nulls = _nulls(self.answer, self.other)
-        return next((name for name, make in nulls.items() if self.failure(make(), times) is None), None)
+        if self._is_noise():
+            return _ZEROS
+        nulls, floor = _nulls(self.other), times * self._floor
+        assert self.answer is not None
+        found = first_failures(self.answer, nulls, self._own(), floor, **self._bounds)
+        left = (name for name in nulls if name not in found)
+        return next((name for name in left if self._failure(name, nulls[name], floor) is None), None)
+
+    @property
+    def _bounds(self) -> dict[str, float]:
+        return {"atol": self._task.atol, "rtol": self._task.rtol}
+
+    def _own(self) -> list[Measured]:
+        """Returns eager's distances from the oracle."""
+        return self._measure("", lambda _output, _begin, like: like)
+
+    def _measure(self, name: str, mine: Source) -> list[Measured]:
+        assert self.answer is not None
+        if name not in self._measured:
+            self._measured |= measure_all(self.answer, {name: mine}, **self._bounds)
+        return self._measured[name]
+
+    def _failure(self, name: str, mine: Source, floor: float) -> str | None:
+        rulings = (rule(measured, floor) for measured in self._measure(name, mine))
+        return next((ruling.reason for ruling in rulings if not ruling.passed), None)
 
     def drop_other(self) -> None:
         """Frees the answer to other inputs, which `failure` doesn't need."""
@@ -170,53 +213,50 @@ class Answers:
     def drop(self) -> None:
         """Frees all answers; `failure` then needs a new `answer` to the last inputs."""
         self.drop_other()
-        self.answer = replace(self.answer, eager=[], policy=[], oracle=[])
+        self.answer = None
+        self._measured.clear()
 
-    def failure(self, mine: list[Any], times: float = 1.0) -> str | None:
-        """Returns why these outputs don't pass as the answer at a floor so many times higher, None where they do."""
-        floor = times * self._floor
-        answer, bounds = self.answer, {"atol": self._task.atol, "rtol": self._task.rtol}
-        pairs = zip(mine, answer.eager, answer.policy, answer.oracle, strict=True)
-        for index, (c, e, p, o) in enumerate(pairs):
-            if index not in self._own:
-                self._own[index] = measure(e, e, p, o, **bounds)
-            reason = first_failure(c, e, p, o, self._own[index], floor, **bounds)
-            reason = reason or rule(measure(c, e, p, o, **bounds), floor).reason
-            if reason:
-                return reason
-        return None
+    def failure(self, mine: list[Any]) -> str | None:
+        """Returns why these outputs don't pass as the answer, None where they do."""
+        self._measured.pop("given", None)
+        return self._failure("given", parts_of(mine), self._floor)
 
-    def _same(self, mine: list[Any], first: list[Any]) -> bool:
+    def _same(self, mine: list[Any], answer: Answer) -> bool:
         """Compares eager with itself. Neither the oracle nor eager's own error excuses a difference."""
-        if all(c.equal(e) for c, e in zip(mine, first, strict=True)):
+        same = parts_of(mine)
+        parts = (
+            (index, begin, part)
+            for piece in answer.pieces(only_eager=True)
+            for index, (begin, part) in enumerate(zip(piece.begins, piece.eager, strict=True))
+        )
+        if all(same(index, begin, part).equal(part) for index, begin, part in parts):
             return True
-        pairs = zip(mine, first, strict=True)
-        task = self._task
-        return all(rule(measure(c, e, e, e, atol=task.atol, rtol=task.rtol), self._floor).passed for c, e in pairs)
+        found = measure_all(EagerAlone(answer), {"": same}, **self._bounds)[""]
+        return all(rule(measured, self._floor).passed for measured in found)
 
 
-def _nulls(answer: Answer, other: list[Any]) -> dict[str, Callable[[], list[Any]]]:
-    """Returns makers of answers that need no computation, by name."""
-    import torch
+def _nulls(other: list[Any]) -> dict[str, Source]:
+    """Returns answers that need no computation, by name."""
 
     def constant(tensor: Any) -> Any:
         if not tensor.is_floating_point():
-            return torch.full_like(tensor, tensor.flatten()[0].item()) if tensor.numel() else tensor
+            return tensor.flatten()[0].item() if tensor.numel() else 0
         # A sum in another type copies the whole of it.
         parts = [(part.nan_to_num(0.0, 0.0, 0.0).double().sum(), part.isfinite().sum()) for part in pieces(tensor)]
         total, count = (float(sum(numbers)) for numbers in zip(*parts, strict=True))
-        return torch.full_like(tensor, total / count if count else math.nan)
+        return total / count if count else math.nan
 
+    constants = [constant(tensor) for tensor in other]
     return {
-        _ZEROS: lambda: [torch.zeros_like(t) for t in answer.eager],
+        _ZEROS: lambda _output, _begin, like: like.new_zeros(like.shape),
         # The mean is that of the answer to other inputs: where an answer is a single number, its own mean is the
         # answer.
-        "a constant": lambda: [constant(t) for t in other],
-        "the answer to other inputs": lambda: other,
+        "a constant": lambda output, _begin, like: like.new_full(like.shape, constants[output]),
+        "the answer to other inputs": parts_of(other),
     }
 
 
 def _eager(reference: Answering, seed: int, rng: int) -> list[Any]:
-    """Copies eager's answer to the inputs under `seed`, so that the next answer doesn't overwrite it."""
+    """Copies eager's answer to the inputs under `seed`."""
     spec = reference.draw_inputs(seed)
-    return [tensor.clone() for tensor in reference.answer(spec, rng, oracle=False).eager]
+    return eager_copy(reference.answer(spec, rng, oracle=False))

@@ -93,7 +93,13 @@ class CandidateProcess:
         WorkerFault."""
         _poison(self.outputs)
         request = requests.CallModel(
-            inputs=inputs.refs, spec=spec, outputs=self.outputs.refs, poison=poison, rng=rng, kernels=kernels
+            inputs=inputs.refs,
+            spec=spec,
+            outputs=self.outputs.refs,
+            poison=poison,
+            rng=rng,
+            kernels=kernels,
+            keeps=not self._reference.spec.large,
         )
         result = self.ask(request, (inputs, self.outputs))
         self.operators.note(result.dispatch, FORWARD, unseen_outputs=result.unseen_outputs)

@@ -24,28 +24,77 @@ APART = 0.05
 #: pieces consist of whole blocks, and their temporaries are small beside an output.
 _PIECE = 1 << 22
 _NONE = Errors(0.0, 0.0)
+#: values that are counted as the most frequent one of an output in several pieces.
+_MOST_USUAL = 8
 #: types that torch can't order.
 _EQUAL_ONLY = ("uint16", "uint32", "uint64")
 
 
-def measure_discrete(candidate: Any, eager: Any, policy: Any, oracle: Any, dtype: str) -> Measured:
-    """Measures one output tensor of integers, booleans or complex numbers. Complex numbers, and unsigned integers of
-    two bytes and more, must be equal."""
-    import torch
+class Discrete:
+    """The comparison of one output of integers, booleans or complex numbers, piece by piece. Complex numbers, and
+    unsigned integers of two bytes and more, must be equal."""
 
-    elements, failure = eager.numel(), ""
-    mine, own, apart, most = _NONE, _NONE, 0.0, TIES
-    if eager.is_complex() or dtype in _EQUAL_ONLY:
-        count = int((candidate != eager).sum())
-        failure = _said(count, elements, dtype) if count else ""
-    elif not all(torch.equal(eager, other) for other in (candidate, policy, oracle)):
+    def __init__(self, elements: int, dtype: str, *, equal_only: bool) -> None:
+        self._elements, self._dtype = elements, dtype
+        self._equal_only = equal_only or dtype in _EQUAL_ONLY
+        #: candidate's and eager's differences, and the candidate's from eager: in all, and in the worst block.
+        self._counts = [(0, 0)] * 3
+        self._saying = 0
+        #: values that were the most frequent ones of a part.
+        self._usual: list[Any] = []
+        #: the smallest and the largest value of the candidate, and of PyTorch's answers.
+        self._mine: tuple[Any, Any] | None = None
+        self._theirs: tuple[Any, Any] | None = None
+
+    def add(self, c: Any, e: Any, p: Any, o: Any) -> None:
+        """Adds the next parts, flat. Each but the last is a multiple of BLOCK elements."""
+        if self._equal_only:
+            total, most = self._counts[0]
+            self._counts[0] = (total + int((c != e).sum()), most)
+            return
+        is_same = all(e.equal(other) for other in (c, p, o))
+        if is_same and e.numel() == self._elements:
+            return
+        self._saying += self._count_saying(e)
+        self._mine = _range([c], self._mine)
+        self._theirs = _range([e, p, o], self._theirs)
         # Where only eager's own answers differ, the other trials are compared with them.
-        flat = [tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)]
-        mine, own, apart = _differences(flat)
-        most = TIES * _saying(flat[1]) / elements
-        failure = _beyond(flat, dtype)
-    error = 1.0 if failure else 0.0
-    return Measured(elements, error, error, mine, own, mine.whole, most, dtype, failure, discrete=True, apart=apart)
+        if not is_same:
+            found = _differences([c, e, p, o])
+            pairs = zip(self._counts, found, strict=True)
+            self._counts = [(total + count, max(most, block)) for (total, most), (count, block) in pairs]
+
+    def _count_saying(self, values: Any) -> int:
+        """Returns how many values of a part differ from the most frequent one if that is more than half of them, else
+        at least half."""
+        import torch
+
+        values = values.to(torch.uint8) if values.dtype == torch.bool else values
+        median = values.median()
+        if not any(bool(median == known) for known in self._usual) and len(self._usual) < _MOST_USUAL:
+            self._usual.append(median)
+        return min(int((values != value).sum()) for value in (values.new_zeros(()), median, *self._usual))
+
+    def result(self) -> Measured:
+        elements, size = self._elements, min(BLOCK, self._elements)
+        differ, failure = self._counts[0][0], ""
+        if self._equal_only:
+            failure = _said(differ, elements, self._dtype) if differ else ""
+            mine = own = apart = _NONE
+        else:
+            mine, own, apart = (Errors(t / elements, m / size) if t else _NONE for t, m in self._counts)
+            if self._mine and self._theirs and differ:
+                (low, high), (least, most) = self._mine, self._theirs
+                if low < least or high > most:
+                    failure = f"values of type {self._dtype} from {low} to {high} are beyond the range of PyTorch's"
+                    failure += f", {least} to {most}"
+        is_known = any(total for total, _ in self._counts) and not self._equal_only
+        excuse = TIES * self._saying / elements if is_known else TIES
+        error = 1.0 if failure else 0.0
+        return Measured(
+            elements, error, error, mine, own, mine.whole, excuse, self._dtype, failure, discrete=True,
+            apart=apart.whole,
+        )  # fmt: skip
 
 
 def rule_discrete(measured: Measured, floor: float, pooled: Errors | None) -> Ruling:
@@ -81,16 +130,9 @@ def _said(count: int, elements: int, dtype: str) -> str:
     return f"{count} of {elements} values of type {dtype} differ"
 
 
-def _beyond(flat: list[Any], dtype: str) -> str:
-    low, high = _range(flat[1:])
-    candidate, elements = flat[0], flat[0].numel()
-    outside = sum(int(((piece < low) | (piece > high)).sum()) for piece in candidate.split(_PIECE))
-    return f"{outside} of {elements} values of type {dtype} are beyond the range of PyTorch's" if outside else ""
-
-
-def _differences(flat: list[Any]) -> tuple[Errors, Errors, float]:
-    """Returns the candidate's differences from all of PyTorch's answers, PyTorch's own differences from each other, and
-    the share of values that differ from eager's."""
+def _differences(flat: list[Any]) -> list[tuple[int, int]]:
+    """Returns the counts of differences, in all and in the worst block: the candidate's from all of PyTorch's answers,
+    PyTorch's own from each other, and the candidate's from eager's."""
     import torch
 
     blocks: tuple[list[Any], ...] = ([], [], [])
@@ -98,31 +140,14 @@ def _differences(flat: list[Any]) -> tuple[Errors, Errors, float]:
         others = c != e
         for where, counts in zip((others & (c != o) & (c != p), (p != e) | (o != e), others), blocks, strict=True):
             counts.append(_by_block(where))
-    elements = flat[0].numel()
-    found = []
-    for counts in map(torch.cat, blocks):
-        total, most = torch.stack([counts.sum(), counts.max()]).tolist()
-        found.append(Errors(total / elements, most / min(BLOCK, elements)))
-    return found[0], found[1], found[2].whole
+    found = (torch.stack([counts.sum(), counts.max()]).tolist() for counts in map(torch.cat, blocks))
+    return [(total, most) for total, most in found]
 
 
-def _saying(values: Any) -> int:
-    """Returns how many values differ from the most frequent one if that is more than half of all, else at least
-    half."""
-    import torch
-
-    values = values.to(torch.uint8) if values.dtype == torch.bool else values
-    usual = (values.new_zeros(()), values.median())
-    return min(int((values != value).sum()) for value in usual)
-
-
-def _range(tensors: list[Any]) -> tuple[Any, Any]:
-    """Returns the smallest and the largest value of all tensors."""
-    import torch
-
-    ends = [torch.stack(torch.aminmax(tensor)) for tensor in tensors]
-    both = torch.stack(ends)
-    return both[:, 0].amin(), both[:, 1].amax()
+def _range(tensors: list[Any], known: tuple[Any, Any] | None) -> tuple[Any, Any]:
+    """Returns the smallest and the largest value of all tensors, and of the range that is known."""
+    ends = [end.item() for tensor in tensors for end in tensor.aminmax()]
+    return min(*ends, *(known or ends)), max(*ends, *(known or ends))
 
 
 def _by_block(where: Any) -> Any:

@@ -30,7 +30,7 @@ class Measured:
     max_rel_error: float
     candidate: Errors
     eager: Errors
-    #: largest |c - o| among elements beyond the published bound, and the bound 4·max|p - o| that excuses it; for
+    #: |c - o| of the element beyond the published bound that is worst, and what it is allowed (see `places`); for
     #: integers the share that differs, and its bound.
     beyond: float
     excuse: float
@@ -40,6 +40,8 @@ class Measured:
     discrete: bool = False
     #: share of integers that differ from eager's; they may equal the oracle's.
     apart: float = 0.0
+    #: relative errors of candidate and eager in the worst row or column, where eager's are large.
+    line: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Ruling:
     budget: float
     reason: str = ""
     over_budget: bool = False
+    #: eager is so wrong somewhere that the budget is far above what the type can do.
+    loose: bool = False
 
 
 def pool(measured: Sequence[Measured]) -> Errors:

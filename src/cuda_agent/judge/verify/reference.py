@@ -10,19 +10,19 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from cuda_agent.core.enums import Device, Precision, Verdict
+from cuda_agent.core.enums import Device, OracleWay, Precision, Verdict
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.records import Task
+from cuda_agent.judge.verify.answers import PIECE, Piece, Stretch, parts
 from cuda_agent.workers.buffers import (
     ITEM_BYTES,
     Arena,
     Layout,
     OutOfDeviceMemory,
-    contiguous,
     dense,
     synchronize,
     trim,
@@ -34,18 +34,6 @@ from cuda_agent.workers.requests import reference as requests
 
 _LOAD_TIMEOUT_S = 600.0
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The reference's answer to one set of inputs, as tensors in row-major order. It is valid until the next
-    request."""
-
-    spec: Spec
-    eager: list[Any]
-    policy: list[Any]
-    oracle: list[Any]
-    oracle_kind: str
 
 
 @dataclass(frozen=True)
@@ -67,7 +55,8 @@ class Places:
 class Reference:
     """One task in a reference worker, and the judge's masters of its inputs, weights and answers."""
 
-    _names = itertools.count()
+    #: bytes of a call from which on the answers are taken in pieces.
+    large_bytes = requests.LARGE
 
     def __init__(self, worker: Worker, task: Task, precision: Precision, *, timeout_s: float) -> None:
         self._worker = worker
@@ -78,7 +67,9 @@ class Reference:
         self.spec: requests.TaskSpec
         #: bytes of device memory that the worker reported at rest; None from the next request on.
         self.held_bytes: int | None = None
-        #: device memory that the last float64 answer took in the worker; None before the first.
+        #: counts what the worker computed, and draws of inputs or weights.
+        self.computed = self.drawn = 0
+        #: device memory that the float64 answer took in the worker; None before the first.
         self.oracle_bytes: int | None = None
         #: whether weights are scaled unless a draw says otherwise.
         self.scaled = False
@@ -94,7 +85,9 @@ class Reference:
     def load(self, seed: int) -> requests.TaskSpec:
         """Loads the task. Raises TaskError where it can't be judged."""
         name = self._task.name
-        request = requests.LoadTask(name=name, source=self._task.source, seed=seed, precision=self._precision)
+        request = requests.LoadTask(
+            name=name, source=self._task.source, seed=seed, precision=self._precision, large_bytes=self.large_bytes
+        )
         self.spec = _judgeable(self._ask(request, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s)), name)
         return self.spec
 
@@ -132,6 +125,7 @@ class Reference:
 
     def _draw(self, seeds: Sequence[int], places: Sequence[Places], variant: str | None = None) -> requests.DrawnInputs:
         self._attach(places[0])
+        self.drawn += 1
         request = requests.DrawInputs(seeds=tuple(seeds), into=tuple(place.refs for place in places), variant=variant)
         drawn = self._ask(request)
         dropped = variant is not None and drawn.dropped is not None
@@ -143,41 +137,56 @@ class Reference:
         """Draws weights into the masters; with `None` it copies the present ones. `scaled` replaces `self.scaled`."""
         if self.spec.state:
             self._attach(self.weights)
+            self.drawn += 1
             is_scaled = self.scaled if scaled is None else scaled
             self._ask(requests.DrawWeights(seed=seed, into=self.weights.refs, scaled=is_scaled))
 
-    def answer(
-        self, spec: Spec, rng: int, *, inputs: Places | None = None, oracle: bool = True, twin: int | None = None
-    ) -> Answer:
-        """Returns the task's answers to the inputs (by default the masters), under the generator seed `rng`. With
-        `twin`, a second model answers, constructed under that seed, with the same state dict; then only `eager` is
-        valid."""
-        given = inputs or self.inputs
-        metas = [contiguous(meta) for meta in self.spec.outputs]
-        wanted = {"eager": self._place("eager", metas)}
-        if self.spec.policy_differs and oracle:
-            wanted["policy"] = self._place("policy", metas)
-        if oracle:
-            wide = [contiguous(m, "float64") if m.dtype in _FLOATING else m for m in metas]
-            wanted["oracle"] = self._place("oracle", wide)
-        for places in (given, *wanted.values()):
+    def answer(self, spec: Spec, rng: int, *, oracle: bool = True, twin: int | None = None) -> TakenAnswer:
+        """Returns the task's answers to the master inputs, under the generator seed `rng`. With `twin`, a second model
+        answers, constructed under that seed, with the same state dict. Without `oracle`, all answers are eager's."""
+        return TakenAnswer(self, spec, rng, oracle=oracle, twin=twin)
+
+    def compute(self, spec: Spec, rng: int, *, oracle: bool, twin: int | None) -> Spec:
+        """Makes the worker compute an answer, and hold it. Returns its spec."""
+        self._attach(self.inputs)
+        request = requests.ComputeAnswer(
+            inputs=self.inputs.refs, spec=spec, precision=self._precision, rng=rng, twin=twin, oracle=oracle
+        )
+        self.computed += 1
+        return self._ask(request).spec
+
+    def take(self, part: Stretch, *, oracle: bool) -> tuple[Piece, requests.TakenPiece]:
+        """Returns a part of the answer that the worker holds."""
+        into, found = {}, {}
+        for name in ("eager", "policy", "oracle") if oracle else ("eager",):
+            if name == "policy" and not self.spec.policy_differs:
+                continue
+            arena = self._place(f"{name}-piece", self._flat(name, self.largest)).arena
+            places = Places(arena, Layout.pack(self._flat(name, part.counts), self.device))
             self._attach(places)
-        into = {name: places.refs for name, places in wanted.items()}
-        expected = self._ask(
-            requests.ExpectedOutputs(
-                inputs=given.refs, spec=spec, precision=self._precision, rng=rng, twin=twin, **into
-            )
-        )
+            into[name], found[name] = places.refs, places.tensors()
+        taken = self._ask(requests.TakePiece(begins=part.begins, **into))
         if oracle:
-            self.oracle_bytes = expected.oracle_bytes or self.oracle_bytes or 0
-        eager = wanted["eager"].tensors()
-        return Answer(
-            spec=expected.spec,
-            eager=eager,
-            policy=wanted["policy"].tensors() if "policy" in wanted else eager,
-            oracle=wanted["oracle"].tensors() if oracle else eager,
-            oracle_kind=expected.oracle,
-        )
+            self.oracle_bytes = max(taken.oracle_bytes, self.oracle_bytes or 0)
+        eager = found["eager"]
+        return Piece(part.begins, eager, found.get("policy", eager), found.get("oracle", eager)), taken
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        """The most elements of each output that a piece holds."""
+        return tuple(min(PIECE, meta.numel) if self.spec.large else meta.numel for meta in self.spec.outputs)
+
+    def _flat(self, name: str, counts: Sequence[int]) -> list[TensorMeta]:
+        """Returns the flat tensors of so many elements of each output."""
+        wide = [name == "oracle" and meta.dtype in _FLOATING for meta in self.spec.outputs]
+        types = ["float64" if w else meta.dtype for w, meta in zip(wide, self.spec.outputs, strict=True)]
+        return [TensorMeta(shape=(n,), dtype=t, strides=(1,)) for n, t in zip(counts, types, strict=True)]
+
+    def rest(self) -> None:
+        """Frees device memory that the worker holds for the answers of a large task."""
+        if self.spec.large:
+            self.computed += 1
+            self._ask(FreeMemory())
 
     def detach(self, places: Places) -> None:
         """Makes the worker unmap an arena that the judge is about to free."""
@@ -185,13 +194,14 @@ class Reference:
             self._worker.detach(places.arena)
 
     def release(self) -> None:
-        """Frees device memory for other tasks: the masters, which are made again when needed, and what the worker holds
-        without need. Raises TaskError."""
+        """Frees device memory for other tasks: the answer that is held, the masters, which are made again when needed,
+        and what the worker holds without need. Raises TaskError."""
         for places in self._places.values():
             if self._worker.alive:
                 self.detach(places)
             places.arena.close()
         self._places.clear()
+        self.computed += 1
         trim(self.device)
         if self._worker.alive and self.held_bytes is None:
             self.held_bytes = self._ask(FreeMemory()).held_bytes
@@ -218,6 +228,45 @@ class Reference:
             yield
         except WorkerFault as error:
             raise _as_task_error(self._task.name, op, error.fault) from None
+
+
+class TakenAnswer:
+    """An answer that the worker computes. That of a large task is taken piece by piece each time, and computed again
+    where it isn't held any more; another is taken whole at once."""
+
+    def __init__(self, reference: Reference, spec: Spec, rng: int, *, oracle: bool, twin: int | None) -> None:
+        self._reference, self._with_oracle = reference, oracle
+        self._compute = partial(reference.compute, spec, rng, oracle=oracle, twin=twin)
+        self._drawn = reference.drawn
+        self.spec = self._compute()
+        self._number = reference.computed
+        self.oracle_kind = ""
+        self.way = OracleWay.WHOLE
+        self._whole = (
+            None if reference.spec.large else self._take(Stretch((0,) * len(self.shapes), reference.largest), oracle)
+        )
+
+    @property
+    def shapes(self) -> Sequence[Sequence[int]]:
+        return [meta.shape for meta in self._reference.spec.outputs]
+
+    def pieces(self, *, only_eager: bool = False) -> Iterator[Piece]:
+        """Yields the pieces in order."""
+        if self._whole is not None:
+            yield self._whole
+            return
+        assert self._drawn == self._reference.drawn, "the inputs are others now"
+        if self._number != self._reference.computed:
+            self._compute()
+            self._number = self._reference.computed
+        for part in parts([meta.numel for meta in self._reference.spec.outputs]):
+            yield self._take(part, self._with_oracle and not only_eager)
+
+    def _take(self, part: Stretch, oracle: bool) -> Piece:
+        piece, taken = self._reference.take(part, oracle=oracle)
+        if taken.way is not None:
+            self.oracle_kind, self.way = taken.oracle, taken.way
+        return piece
 
 
 _arena_numbers = itertools.count(1)

@@ -16,14 +16,15 @@ from functools import partial
 from typing import Protocol
 
 from cuda_agent.core.config import JudgeOptions, Regression
-from cuda_agent.core.enums import Verdict
+from cuda_agent.core.enums import OracleWay, Verdict
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task, TrialReport, VerifyReport
+from cuda_agent.judge.verify.answers import parts_of
 from cuda_agent.judge.verify.candidate import CandidateProcess
-from cuda_agent.judge.verify.compare import all_finite, measure, rule, same_bytes, same_structure
+from cuda_agent.judge.verify.compare import all_finite, measure_all, rule, same_bytes, same_structure
 from cuda_agent.judge.verify.discrete import far_apart
 from cuda_agent.judge.verify.measured import Errors, Measured, pool
-from cuda_agent.judge.verify.reference import Answer, Places, Reference, comparing
+from cuda_agent.judge.verify.reference import Places, Reference, TakenAnswer, comparing
 from cuda_agent.workers.requests import Spec
 from cuda_agent.workers.requests.candidate import CallResult
 from cuda_agent.workers.stopwatch import Stopwatch
@@ -84,6 +85,7 @@ class Verification:
     _done: list[_Trial] = field(default_factory=list)
     _dropped: list[str] = field(default_factory=list)
     _oracles: set[str] = field(default_factory=set)
+    _ways: set[OracleWay] = field(default_factory=set)
     _finite: bool = True
     #: the candidate's last answer.
     result: CallResult | None = None
@@ -104,7 +106,8 @@ class Verification:
         return VerifyReport(
             passed=bool(reports) and all(report.passed for report in reports),
             trials=reports,
-            oracle=min(self._oracles - {"float64"}, default="float64"),
+            oracle=min(self._oracles - {"float64", ""}, default="float64"),
+            oracle_way=max(self._ways, key=list(OracleWay).index, default=OracleWay.WHOLE),
             frozen=self.candidate.frozen,
             derive_ms=self.candidate.derive_ms,
             dropped_variants=tuple(self._dropped),
@@ -193,37 +196,36 @@ class Verification:
             self._dropped.append(f"{kind}: {error.cause}")
             return True
         with self._spent.on("comparison"):
-            finite = all_finite(answer.eager)
+            finite = all_finite(answer)
         if is_optional and self._finite and not finite:
             self._dropped.append(f"{kind}: the reference is not finite")
             return True
         self._finite = self._finite and finite
-        self._oracles.add(answer.oracle_kind)
+        # Memory in which an answer lay doesn't become the candidate's, and its call has room.
+        self.reference.rest()
         with self._spent.on("candidate"):
             self.result = self.candidate.call(places, spec, rng, poison=poison, kernels=kernels)
         with self._spent.on("comparison"):
+            changed = self._changed(places)
             trial = self._measure(kind, answer, self.result.spec)
-            trial.reason = trial.reason or self._changed(places)
+            trial.reason = trial.reason or changed
             if kind in PLAIN:
                 trial.reason = trial.reason or next(filter(None, map(far_apart, trial.measured)), "")
+        self.reference.rest()
+        self._oracles.add(answer.oracle_kind)
+        self._ways |= {answer.way}
         trial.again = self._now
         self._done.append(trial)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
 
-    def _measure(self, kind: str, answer: Answer, output_spec: Spec) -> _Trial:
+    def _measure(self, kind: str, answer: TakenAnswer, output_spec: Spec) -> _Trial:
         if not same_structure(output_spec, answer.spec, atol=self.session.task.atol, rtol=self.session.task.rtol):
             return _Trial(
                 kind, [], "the output is nested differently, or holds other plain values, than the reference's"
             )
-        mine = self.candidate.outputs.tensors()
+        mine = parts_of(self.candidate.outputs.tensors())
         bounds = {"atol": self.session.task.atol, "rtol": self.session.task.rtol}
-        return _Trial(
-            kind,
-            [
-                measure(c, e, p, o, **bounds)
-                for c, e, p, o in zip(mine, answer.eager, answer.policy, answer.oracle, strict=True)
-            ],
-        )
+        return _Trial(kind, measure_all(answer, {"": mine}, **bounds)[""])
 
     def _changed(self, places: Places) -> str:
         """Returns what the candidate changed without permission."""
@@ -273,6 +275,7 @@ class Verification:
             candidate_error=worst.error,
             eager_error=worst.eager_error,
             budget=worst.budget,
+            loose=any(ruling.loose for ruling in rulings),
             over_budget=worst.over_budget and not trial.reason,
             ties=ties,
             reason=trial.reason or (where + worst.reason if worst.reason else ""),

@@ -19,7 +19,7 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import OutOfMemory, TaskError
-from cuda_agent.judge import Answer, Answers, Secrets
+from cuda_agent.judge import Answers, Secrets, WholeAnswer
 from cuda_agent.tasks.inside import requests
 from cuda_agent.tasks.inside.outputs import NEARLY, is_constant, is_near, sampled
 from cuda_agent.tasks.records import Rule, TaskFinding
@@ -41,7 +41,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     seed_everything,
     unload_task_module,
 )
-from cuda_agent.workers.inside.task.weights import redraw
+from cuda_agent.workers.inside.task.weights import changed_names, redraw, state_versions
 from cuda_agent.workers.requests import Operations, Start, WorkerAnswer
 
 #: The bytes of the device's memory that a process may keep unused.
@@ -114,6 +114,8 @@ class TaskCheck:
         self._context = context
         self._secrets: Secrets
         self._model: Any = None
+        #: Parameters and buffers that `forward` changes.
+        self._changed: tuple[str, ...] = ()
         #: Shapes and types of the inputs, from the first draw on.
         self._metas: list[tuple[tuple[int, ...], str]] | None = None
 
@@ -150,7 +152,7 @@ class TaskCheck:
             self._model = self._made(self._seed)
             inputs = make_inputs(self._task, self._device, self._seed)
             self._metas = _metas(flatten(inputs)[1])
-            versions = _versions(inputs)
+            versions, state = _versions(inputs), state_versions(self._model)
             seed_everything(self._seed)
             before = _generators()
             outputs = flatten(run_forward(self._task, self._model, inputs))[1]
@@ -158,6 +160,7 @@ class TaskCheck:
             after = _generators()
         self._products = found.matmul or found.convolution
         self._changes_inputs = _versions(inputs) != versions
+        self._changed = changed_names(state, self._model)
         if not outputs:
             raise Broken(Rule.RUNS, "forward() returns no tensor")
         for index, tensor in enumerate(outputs):
@@ -184,9 +187,9 @@ class TaskCheck:
         """Checks the rules deterministic, varies and null tests."""
         answers = Answers(self._record, self, self._secrets, request.floor)
         for check, rule in (
-            (answers.check_repeats, Rule.DETERMINISTIC),
+            (lambda: answers.check_repeats(self._changed), Rule.DETERMINISTIC),
             (answers.check_state, Rule.DETERMINISTIC),
-            (lambda: _check_varies(answers.answer.eager, answers.other), Rule.VARIES),
+            (lambda: _check_varies(self._answer.eager, answers.other), Rule.VARIES),
             (answers.check_nulls, Rule.NULL_TESTS),
         ):
             try:
@@ -194,10 +197,10 @@ class TaskCheck:
             except TaskError as error:
                 raise Broken(Rule.MEMORY if isinstance(error, OutOfMemory) else rule, error.cause) from None
         answers.drop_other()
-        self._kept = _bytes(answers.answer) <= _KEPT_BYTES
+        self._kept = _bytes(self._answer) <= _KEPT_BYTES
         if not self._kept:
             # Compiling takes seconds, in which other tasks need the memory.
-            answers.drop()
+            self._drop(answers)
         self._answers = answers
         self._free()
         return requests.TaskAnswer()
@@ -224,13 +227,13 @@ class TaskCheck:
         answers, mine = self._answers, self._compiled
         if not self._kept:
             answers.answer = self.answer({}, self._secrets.seed())
-        eager = answers.answer.eager
+        eager = self._answer.eager
         if _metas(mine) != _metas(eager):
             raise Broken(Rule.AGREES, f"compiled returns {_metas(mine)} instead of {_metas(eager)}")
         reason = answers.failure(mine)
         if reason is not None:
             raise Broken(Rule.AGREES, f"compiled and eager disagree: {reason}")
-        answers.drop()
+        self._drop(answers)
         del mine, eager
         self._compiled = []
         torch._dynamo.reset()
@@ -253,12 +256,22 @@ class TaskCheck:
         self._metas = metas
         return {}
 
-    def answer(self, _spec: dict[str, Any], rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer:
+    def answer(self, _spec: dict[str, Any], rng: int, *, oracle: bool = True, twin: int | None = None) -> WholeAnswer:
+        self._answer = WholeAnswer({}, [], [], [], "")
+        self._answer = self._answered(rng, oracle=oracle, twin=twin)
+        return self._answer
+
+    def _drop(self, answers: Answers) -> None:
+        """Frees all answers."""
+        answers.drop()
+        self._answer = WholeAnswer({}, [], [], [], "")
+
+    def _answered(self, rng: int, *, oracle: bool, twin: int | None) -> WholeAnswer:
         model = self._model if twin is None else self._twin(twin)
         seed_everything(rng)
         eager = _row_major(run_forward(self._task, model, self._copies()))
         if not oracle:
-            return Answer({}, eager, eager, eager, "")
+            return WholeAnswer({}, eager, eager, eager, "")
         policy = eager
         if self._products and self._context.device is Device.CUDA:
             policy = _row_major(eager_at_precision(model, self._copies(), Precision.TF32))
@@ -267,7 +280,7 @@ class TaskCheck:
             wide = run_float64(model, self._copies())
         except torch.OutOfMemoryError:
             raise Broken(Rule.MEMORY, "the judge's float64 outputs don't fit") from None
-        return Answer({}, eager, policy, _row_major(wide.value), wide.precision)
+        return WholeAnswer({}, eager, policy, _row_major(wide.value), wide.precision)
 
     def _made(self, seed: int, *, on_device: bool = False) -> Any:
         return make_model(self._task, self._init, self._device, seed, on_device=on_device).requires_grad_(False)
@@ -331,7 +344,7 @@ def _versions(values: Any) -> list[int]:
     return [tensor._version for tensor in flatten(values)[1]]
 
 
-def _bytes(answer: Answer) -> int:
+def _bytes(answer: WholeAnswer) -> int:
     tensors = {id(t): t for t in (*answer.eager, *answer.policy, *answer.oracle)}
     return sum(t.numel() * t.element_size() for t in tensors.values())
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from cuda_agent.core.errors import TaskError
 from cuda_agent.workers.buffers import is_dense, synchronize
@@ -25,7 +26,7 @@ from cuda_agent.workers.inside.kernels import Kernels, with_kernels
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
-from cuda_agent.workers.inside.task.taskmemory import LARGE, free_cache
+from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import seed_torch
 from cuda_agent.workers.inside.timed import TimedPrograms
 from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs, operations_of
@@ -54,7 +55,9 @@ class LoadedCandidate:
         self._module: Any = None
         #: the inputs of the last call, by their places.
         self._inputs: dict[TensorRefs, list[Any]] = {}
+        #: the last outputs where they are kept, and the storage and the span of each.
         self._earlier: list[Any] = []
+        self._earlier_spans: list[tuple[StorageWeakRef, tuple[int, int]]] = []
         self._weights: dict[str, Any] = {}
 
     def load(self, request: requests.LoadCandidate) -> Done:
@@ -134,19 +137,20 @@ class LoadedCandidate:
             raise _misfit(f"the output can't be passed on: {error.cause}") from None
         self._check_fit(spec, outputs, places)
         self._check_alias(outputs, inputs)
-        with torch.no_grad():
-            for place, tensor in zip(places, outputs, strict=True):
-                place.copy_(tensor)
-        self._earlier = outputs
-        if sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *outputs)) >= LARGE:
-            free_cache(self._context.device)
-        return requests.CallResult(
+        copy_all(places, outputs)
+        result = requests.CallResult(
             spec=spec,
             unseen_outputs=operators.unseen(outputs),
             dispatch=operators.report(),
             kernels=seen.rows,
             kernels_error=seen.error,
         )
+        self._earlier_spans = [(StorageWeakRef(t.untyped_storage()), _span(t)) for t in outputs if t.numel()]
+        self._earlier = outputs if request.keeps else []
+        if not request.keeps:
+            del value, outputs, operators
+            free_cache(self._context.device)
+        return result
 
     def forget(self, _request: requests.ForgetBuffers) -> Done:
         self._inputs.clear()
@@ -185,17 +189,25 @@ class LoadedCandidate:
     def _check_alias(self, outputs: list[Any], inputs: list[Any]) -> None:
         kept = {
             "an input": inputs,
-            "an earlier output": self._earlier,
             "a weight": [*self.model.parameters(), *self.model.buffers()],
         }
-        for what, tensors in kept.items():
-            spans = [_span(t) for t in tensors if t.numel()]
+        found = {what: [_span(t) for t in tensors if t.numel()] for what, tensors in kept.items()}
+        # Memory that nothing holds any more may be used again.
+        found["an earlier output"] = [span for storage, span in self._earlier_spans if not storage.expired()]
+        for what, spans in found.items():
             for tensor in outputs:
                 low, high = _span(tensor)
                 if tensor.numel() and any(low < end and begin < high for begin, end in spans):
                     raise Refusal(
                         FaultKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own"
                     )
+
+
+def copy_all(places: list[Any], tensors: list[Any]) -> None:
+    """Copies tensors to their places. No name outlives it that would keep one."""
+    with torch.no_grad():
+        for place, tensor in zip(places, tensors, strict=True):
+            place.copy_(tensor)
 
 
 def _misfit(message: str) -> Refusal:

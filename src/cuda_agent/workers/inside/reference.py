@@ -9,22 +9,27 @@ from __future__ import annotations
 import contextlib
 import gc
 import random as python_random
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from cuda_agent.core.enums import OracleWay
 from cuda_agent.core.errors import TaskError
+from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.inside.baselines import FindProducts, FindRandom, Flags, Products, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
+from cuda_agent.workers.inside.task.answers import HeldAnswer, Parts, is_consecutive, on_the_host
 from cuda_agent.workers.inside.task.estimate import estimated_bytes
-from cuda_agent.workers.inside.task.oracle import Draws, precision_context, run_float64
+from cuda_agent.workers.inside.task.oracle import Draws, Oracle, precision_context, run_float64, run_on_host
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
 from cuda_agent.workers.inside.task.scaling import scale_weights
 from cuda_agent.workers.inside.task.slices import WHOLE, Slicing, find_slices
-from cuda_agent.workers.inside.task.taskmemory import LARGE, free_cache, most_held, reserved_memory
+from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held, reserved_memory
 from cuda_agent.workers.inside.task.taskmodule import (
     load_task_module,
     make_init_inputs,
@@ -36,16 +41,19 @@ from cuda_agent.workers.inside.task.taskmodule import (
     unload_task_module,
 )
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, vary
-from cuda_agent.workers.inside.task.weights import redraw, state_metas
+from cuda_agent.workers.inside.task.weights import changed_names, redraw, state_metas, state_versions
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs, operations_of
 from cuda_agent.workers.requests import reference as requests
+
+#: how much longer a call may take on the host in float64 than on the device, and the seconds that it may take there.
+_HOST_TIMES, _HOST_S = 300.0, 30.0
 
 
 def create(context: Context) -> Operations:
     reference = LoadedReference(context)
     return operations_of(
-        estimate_call, reference.load, reference.draw_inputs, reference.draw_weights, reference.expected,
-        reference.import_capture, reference.capture, reference.free,
+        estimate_call, reference.load, reference.draw_inputs, reference.draw_weights, reference.compute,
+        reference.take, reference.import_capture, reference.capture, reference.free,
     )  # fmt: skip
 
 
@@ -77,6 +85,13 @@ class LoadedReference:
         #: possible.
         self._is_large = False
         self._slices: Slicing | None = None
+        self._has_convolution = False
+        #: shapes of the outputs.
+        self._outputs: list[Any] = []
+        self._held: HeldAnswer | None = None
+        #: precisions of the oracle's slices, and the seconds of eager's last call.
+        self._precisions: set[str] = set()
+        self._eager_s = 0.0
         self._seeded = False
         self._rng = 0
 
@@ -98,7 +113,7 @@ class LoadedReference:
         inputs = make_inputs(self._task, self._device, seed + 1)
         spec, tensors = flatten(inputs)
         self._metas = [_shape_and_type(t) for t in tensors]
-        before, versions = [t.clone() for t in tensors], self._versions()
+        before, versions = [t.clone() for t in tensors], state_versions(self._model)
         Flags().apply()
         self._rng = seed
         self._reseed()
@@ -110,7 +125,10 @@ class LoadedReference:
         mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
         peak = max(0, sum(held) - sum(t.numel() * t.element_size() for t in before))
-        self._is_large = max(peak, sum(t.numel() * t.element_size() for t in (*before, *outputs))) >= LARGE
+        call_bytes = max(peak, sum(t.numel() * t.element_size() for t in (*before, *outputs)))
+        self._is_large = call_bytes >= request.large_bytes
+        self._has_convolution = found.convolution
+        self._outputs = [t.shape for t in outputs]
         return requests.TaskSpec(
             init=init_spec,
             inputs_spec=spec,
@@ -119,17 +137,18 @@ class LoadedReference:
             outputs_spec=output_spec,
             outputs=tuple(map(tensor_meta, outputs)),
             mutated=mutated,
-            changed=tuple(name for name, version in self._versions().items() if versions.get(name) != version),
+            changed=changed_names(versions, self._model),
             products=found.matmul or found.convolution,
             policy_differs=policy_differs(self._context.device, request.precision, products),
             random=tuple(sorted(random.names)),
             variants=tuple(KINDS),
             wide_variants=tuple(WIDE),
             peak_bytes=peak,
+            large=self._is_large,
         )
 
     def draw_inputs(self, request: requests.DrawInputs) -> requests.DrawnInputs:
-        specs = []
+        self._held, specs = None, []
         for seed, into in zip(request.seeds, request.into, strict=True):
             spec, tensors = self._drawn(seed)
             if [_shape_and_type(t) for t in tensors] != self._metas:
@@ -138,15 +157,18 @@ class LoadedReference:
                 )
             self._fill(into, tensors)
             del tensors
+            self._give_back()
             specs.append(spec)
             if request.variant is not None:
                 places, again = self._context.tensors(into), partial(self._drawn_tensors, seed)
                 changed = vary(request.variant, places, self._kept(seed), seed, again)
+                self._give_back()
                 if not changed.is_changed:
                     return requests.DrawnInputs(dropped="; ".join(changed.reasons)[:500])
         return requests.DrawnInputs(specs=tuple(specs))
 
     def draw_weights(self, request: requests.DrawWeights) -> Done:
+        self._held = None
         if request.seed is not None:
             redraw(self._model, request.seed)
             if request.scaled:
@@ -159,40 +181,64 @@ class LoadedReference:
         with contextlib.suppress(TaskError):
             inputs = partial(make_inputs, self._task, self._device, seed)
             scale_weights(self._model, lambda: run_forward(self._task, self._model, inputs()))
-        if self._is_large:
-            free_cache(self._context.device)
+        self._give_back()
 
-    def expected(self, request: requests.ExpectedOutputs) -> requests.Expected:
-        """Computes the answers. Their device memory is kept for the next ones, until `free`, unless they are large."""
+    def compute(self, request: requests.ComputeAnswer) -> requests.Answered:
+        """Computes eager's answer. Unless it is large, its device memory is kept for the next ones until `free`."""
+        self._held = None
         tensors, spec = self._context.tensors(request.inputs), request.spec
         self._rng = request.rng
         draws = Draws()
         Flags().apply()
-        own = self._model
+        begin, own = time.perf_counter(), self._model
         if request.twin is not None:
             self._model = self._twin(request.twin)
         try:
             with draws if self._seeded and request.oracle else contextlib.nullcontext():
-                output_spec = self._answer(spec, tensors, request.eager)
+                output_spec, eager = self._answer(spec, tensors)
         finally:
             self._model = own
-        if request.policy is not None:
+        synchronize(self._context.device)
+        self._eager_s = time.perf_counter() - begin
+
+        def policy() -> list[Any]:
             with precision_context(request.precision, self._device):
-                self._answer(spec, tensors, request.policy)
-        oracle, taken = "", 0
-        if request.oracle is not None:
-            # Its tensors are larger: no block of what was drawn and answered so far is large enough, but all later
-            # tensors fit into its blocks.
-            before = 0 if self._is_wide else free_cache(self._context.device)
-            eager = self._context.tensors(request.eager)
-            oracle = self._oracle_answer(spec, tensors, eager, self._context.tensors(request.oracle), draws.drawn)
-            taken = 0 if self._is_wide else max(0, reserved_memory(self._context.device) - before)
-            self._is_wide = True
-        gc.collect()
+                return self._answer(spec, tensors)[1]
+
+        self._held = HeldAnswer(eager, policy, partial(self._oracle, spec, tensors, draws.drawn))
+        del eager
+        self._give_back()
+        return requests.Answered(spec=output_spec)
+
+    def take(self, request: requests.TakePiece) -> requests.TakenPiece:
+        """Copies a piece of the answers."""
+        held, tensors = self._held, self._context.tensors
+        assert held is not None
+        eager = tensors(request.eager)
+        policy = None if request.policy is None else tensors(request.policy)
+        if request.oracle is None:
+            held.fill(request.begins, eager, policy, None)
+            return requests.TakenPiece()
+        # Its tensors are larger: no block of what was drawn and answered so far is large enough, but all later
+        # tensors fit into its blocks.
+        before = 0 if self._is_wide else free_cache(self._context.device)
+        is_whole = held.fill(request.begins, eager, policy, tensors(request.oracle))
+        taken = 0 if self._is_wide else max(0, reserved_memory(self._context.device) - before)
+        self._is_wide = True
+        way = held.parts.way
+        if is_whole:
+            self._held = None
+            del held
+            gc.collect()
+            self._give_back()
+        precision = next((name for name in ("native", "float32") if name in self._precisions), "float64")
+        return requests.TakenPiece(oracle=precision, way=way, oracle_bytes=taken)
+
+    def _give_back(self) -> None:
+        """Frees memory that nothing uses, of a large task."""
         if self._is_large:
             free_cache(self._context.device)
             self._is_wide = False
-        return requests.Expected(spec=output_spec, oracle=oracle, oracle_bytes=taken)
 
     def import_capture(self, _request: requests.ImportCapture) -> Done:
         warm_up()
@@ -203,6 +249,8 @@ class LoadedReference:
     def capture(self, request: requests.CaptureGraph) -> requests.CapturedGraph:
         inputs = make_inputs(self._task, self._device, request.seed)
         graph = capture(self._model, inputs, self._task)
+        del inputs
+        self._give_back()
         # The imported parts of the compiler stay, and every later collection would walk over them.
         gc.collect()
         gc.freeze()
@@ -210,6 +258,7 @@ class LoadedReference:
 
     def free(self, _request: FreeMemory) -> HeldMemory:
         """Frees device memory. Reference, verification and timing hold it in turn."""
+        self._held = None
         gc.collect()
         self._is_wide = False
         return HeldMemory(held_bytes=free_cache(self._context.device))
@@ -248,41 +297,36 @@ class LoadedReference:
     def _state(self) -> dict[str, Any]:
         return {n: t for n, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
 
-    def _versions(self) -> dict[str, tuple[int, int]]:
-        """Returns what changes when a tensor of the state is replaced or written to."""
-        state = self._model.state_dict(keep_vars=True)
-        return {name: (id(t), t._version) for name, t in state.items() if isinstance(t, torch.Tensor)}
-
     def _fill(self, into: TensorRefs, tensors: list[Any]) -> None:
         with torch.no_grad():
             for place, tensor in zip(self._context.tensors(into), tensors, strict=True):
                 place.copy_(tensor)
 
-    def _answer(self, spec: Spec, tensors: list[Any], into: TensorRefs) -> Spec:
+    def _answer(self, spec: Spec, tensors: list[Any]) -> tuple[Spec, list[Any]]:
         output_spec, outputs = self._forward(spec, tensors)
-        places = self._context.tensors(into)
-        if len(places) != len(outputs) or any(a.shape != b.shape for a, b in zip(places, outputs, strict=True)):
+        if [tensor.shape for tensor in outputs] != self._outputs:
             raise TaskError(
                 f"{self._task.name}: forward's output changes its shape with the values", "Make it constant"
             )
-        with torch.no_grad():
-            for to, tensor in zip(places, outputs, strict=True):
-                to.copy_(tensor)
-        return output_spec
+        return output_spec, outputs
 
-    def _oracle_answer(
-        self, spec: Spec, tensors: list[Any], eager: list[Any], into: list[Any], drawn: list[Any]
-    ) -> str:
-        """Writes the oracle's answer, and returns its precision: that of the least precise slice."""
-        precisions = set()
+    def _oracle(self, spec: Spec, tensors: list[Any], drawn: list[Any], eager: list[Any]) -> Parts:
+        """Returns the oracle's answer. One that isn't made slice by slice is made now."""
 
-        def exact(inputs: list[Any]) -> list[Any]:
+        def run(inputs: list[Any], run: Callable[..., Oracle | None] = run_float64) -> list[Any] | None:
             arguments = unflatten(spec, inputs)
             self._reseed()
             with task_code(self._task, "Model.forward in float64"):
-                oracle = run_float64(self._model, arguments, drawn)
-            precisions.add(oracle.precision)
+                oracle = run(self._model, arguments, drawn)
+            if oracle is None:
+                return None
+            self._precisions.add(oracle.precision)
             return flatten(oracle.value)[1]
+
+        def exact(inputs: list[Any]) -> list[Any]:
+            found = run(inputs)
+            assert found is not None
+            return found
 
         def plain(inputs: list[Any]) -> list[Any]:
             return self._forward(spec, inputs)[1]
@@ -290,15 +334,25 @@ class LoadedReference:
         if self._slices is None:
             can_cut = self._is_large and not self._seeded
             self._slices = find_slices(tensors, eager, plain, exact) if can_cut else WHOLE
-            precisions.clear()
-        way = self._slices
-        with torch.no_grad():
-            for begin in way.begins():
-                length = min(way.length, way.rows - begin)
-                answers = exact(way.inputs(tensors, begin, length))
-                for place, answer in zip(way.outputs(into, begin, length), answers, strict=True):
-                    place.copy_(answer)
-        return next((name for name in ("native", "float32") if name in precisions), "float64")
+        slicing = self._slices
+        self._precisions.clear()
+
+        def make(begin: int, length: int) -> list[Any]:
+            with torch.no_grad():
+                return exact(slicing.inputs(tensors, begin, length))
+
+        if not self._is_large or (slicing is not WHOLE and is_consecutive(slicing, eager)):
+            way = OracleWay.SLICES if self._is_large else OracleWay.WHOLE
+            return Parts(way, slicing, make, eager)
+        # Nothing of this answer stays on the device.
+        way, whole = OracleWay.HOST, None
+        short = _HOST_TIMES * self._eager_s <= _HOST_S and not self._has_convolution
+        if slicing is WHOLE and short and self._device != "cpu":
+            whole = run(tensors, run_on_host)
+        if whole is None:
+            way, whole = OracleWay.HELD, on_the_host(slicing, make, eager)
+        self._give_back()
+        return Parts(way, WHOLE, lambda _begin, _length: whole, eager)
 
 
 def _shape_and_type(tensor: Any) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class CallModel(WorkerRequest[CallResult]):
     """Calls `forward` once on the given inputs and copies its outputs, checked, to their places. The tensors of a slot
     are the same objects at every call. With `poison`, memory that torch allocates is filled with NaN (or the largest
     integer) first, so that an unwritten output shows. With `kernels`, the GPU's kernels are recorded. `rng` seeds
-    torch's generators."""
+    torch's generators. Without `keeps`, nothing that it allocates stays."""
 
     inputs: TensorRefs
     spec: Spec
@@ -79,6 +79,7 @@ class CallModel(WorkerRequest[CallResult]):
     poison: bool
     rng: int
     kernels: bool = False
+    keeps: bool = True
 
 
 class ForgetBuffers(WorkerRequest[Done]):

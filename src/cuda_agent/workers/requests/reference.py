@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from cuda_agent.core.enums import Precision
+from pydantic import Field, Strict
+
+from cuda_agent.core.enums import OracleWay, Precision
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.workers.buffers import extent_bytes
 from cuda_agent.workers.requests import Count, Done, Many, Spec, TensorRefs, WorkerAnswer, WorkerRequest
+
+#: bytes of a call from which on a task is large: its workers keep no memory between calls, and its answers are compared
+#: piece by piece.
+LARGE = 256 << 20
 
 
 class TaskSpec(WorkerAnswer):
@@ -34,6 +40,8 @@ class TaskSpec(WorkerAnswer):
     wide_variants: Many[str] = ()
     #: device memory that a call holds at most, inputs and weights included; 0 on the CPU.
     peak_bytes: Count = 0
+    #: answers are computed and compared piece by piece.
+    large: bool = False
 
     @property
     def seeded(self) -> bool:
@@ -64,12 +72,14 @@ class EstimateCall(WorkerRequest[CallEstimate]):
 
 
 class LoadTask(WorkerRequest[TaskSpec]):
-    """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs."""
+    """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs. A call of
+    `large_bytes` makes the task large."""
 
     name: str
     source: str
     seed: int
     precision: Precision
+    large_bytes: int = LARGE
 
 
 class DrawnInputs(WorkerAnswer):
@@ -96,28 +106,44 @@ class DrawWeights(WorkerRequest[Done]):
     scaled: bool = False
 
 
-class Expected(WorkerAnswer):
-    """`oracle` says what the oracle computed in; "" where it wasn't asked. `oracle_bytes` is the device memory that it
-    took besides its answers; 0 where memory for it was there already."""
+class Answered(WorkerAnswer):
+    """The nesting of the answer."""
 
     spec: Spec
-    oracle: str
-    oracle_bytes: Count = 0
 
 
-class ExpectedOutputs(WorkerRequest[Expected]):
-    """Writes the task's answers to the given inputs: `eager` at PyTorch's flags, `policy` at the precision policy's,
-    `oracle` in float64. `rng` seeds torch's generators before each. With `twin`, a second model answers,
-    constructed under that seed, with the same state dict."""
+class ComputeAnswer(WorkerRequest[Answered]):
+    """Computes the task's answer to the given inputs at PyTorch's flags, and holds it until the whole is taken, until
+    the next one, or until memory is freed. `rng` seeds torch's generators before each call. With `twin`, a second model
+    answers, constructed under that seed, with the same state dict. With `oracle`, the other answers can be taken
+    too."""
 
     inputs: TensorRefs
     spec: Spec
-    eager: TensorRefs
-    policy: TensorRefs | None = None
-    oracle: TensorRefs | None = None
     precision: Precision
     rng: int
     twin: int | None = None
+    oracle: bool = True
+
+
+class TakenPiece(WorkerAnswer):
+    """`oracle` says what the oracle computed in, and `way` how; "" and None where it wasn't asked. `oracle_bytes` is
+    the device memory that it took besides its answers; 0 where memory for it was there already."""
+
+    oracle: str = ""
+    way: Annotated[OracleWay | None, Strict(False)] = None
+    oracle_bytes: Count = 0
+
+
+class TakePiece(WorkerRequest[TakenPiece]):
+    """Writes a piece of the answer that is held: of each output the elements from its place in `begins` on, in
+    row-major order, as many as fit. `eager` is at PyTorch's flags, `policy` at the precision policy's, `oracle` in
+    float64. The inputs must be the same as when the answer was computed."""
+
+    begins: tuple[int, ...]
+    eager: TensorRefs
+    policy: TensorRefs | None = None
+    oracle: TensorRefs | None = None
 
 
 class ImportCapture(WorkerRequest[Done]):

@@ -12,7 +12,7 @@ from cuda_agent.core.enums import Signal
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.verify.admission import Answers
-from cuda_agent.judge.verify.reference import Answer
+from cuda_agent.judge.verify.answers import WholeAnswer
 from cuda_agent.judge.verify.trials import Secrets
 
 
@@ -33,9 +33,9 @@ class _Reference:
         self._now = seed
         return seed
 
-    def answer(self, spec: Any, rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer:
+    def answer(self, spec: Any, rng: int, *, oracle: bool = True, twin: int | None = None) -> WholeAnswer:
         value = torch.tensor([self._values[spec]])
-        return Answer({}, [value], [value], [value.double()], "float64")
+        return WholeAnswer({}, [value], [value], [value.double()], "float64")
 
 
 _TASK = Task(name="a_task", source="")
@@ -72,7 +72,7 @@ def test_what_only_the_bound_of_timed_outputs_hides_counts_where_scaling_does_no
 
 def test_zeros_pass_once() -> None:
     class Zeros(_Reference):
-        def answer(self, spec: Any, rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer:
+        def answer(self, spec: Any, rng: int, *, oracle: bool = True, twin: int | None = None) -> WholeAnswer:
             self._values = dict.fromkeys(self._values, 0.0)
             return super().answer(spec, rng)
 

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.judge.verify.answers import WholeAnswer, parts_of
 from cuda_agent.judge.verify.compare import (
     BLOCK,
     FLOOR,
     FLOOR_TF32,
     all_finite,
     error_floor,
-    first_failure,
+    first_failures,
     measure,
     rule,
     same_bytes,
@@ -200,13 +201,13 @@ def test_a_first_part_convicts_and_never_more_than_the_whole_does() -> None:
         (eager, False), (eager * (1 + 1e-6), False), (late, False), (loud, True), (torch.zeros_like(eager), True),
         (eager * 1.001, True), (torch.full_like(eager, math.nan), True),
     ]:  # fmt: skip
-        reason = first_failure(candidate, eager, eager, oracle, own, FLOOR, atol=1e-2, rtol=1e-2)
+        mine, answer = {"c": parts_of([candidate])}, WholeAnswer({}, [eager], [eager], [oracle], "float64")
+        reason = first_failures(answer, mine, [own], FLOOR, atol=1e-2, rtol=1e-2).get("c", "")
         whole = rule(measure(candidate, eager, eager, oracle, atol=1e-2, rtol=1e-2), FLOOR)
         assert bool(reason) is at_once and (not reason or not whole.passed)
     few = eager[:100]
-    assert first_failure(few * 0, few, few, few.double(), own, FLOOR, atol=1e-2, rtol=1e-2) == "", (
-        "looked at as a whole"
-    )
+    answer, own = WholeAnswer({}, [few], [few], [few.double()], "float64"), compared(few, few)
+    assert not first_failures(answer, {"c": parts_of([few * 0])}, [own], FLOOR, atol=1e-2, rtol=1e-2), "looked at whole"
 
 
 def test_one_byte_that_differs_and_one_value_that_is_not_finite() -> None:
@@ -217,10 +218,12 @@ def test_one_byte_that_differs_and_one_value_that_is_not_finite() -> None:
         other[place] += 1
         assert not same_bytes(mine, other)
     values = torch.zeros(1 << 20)
-    assert all_finite([values, torch.ones(3, dtype=torch.int64)])
+    others = torch.ones(3, dtype=torch.int64)
+    answer = WholeAnswer({}, [values, others], [], [], "")
+    assert all_finite(answer)
     for wrong in (math.nan, math.inf):
         values[-1] = wrong
-        assert not all_finite([values])
+        assert not all_finite(answer)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])

@@ -85,6 +85,15 @@ def run_float64(model: Any, inputs: list[Any], drawn: Sequence[Any] = ()) -> Ora
     return Oracle(value if drawn else _mean_of_rounded(value, again), "native", reason)
 
 
+def run_on_host(model: Any, inputs: list[Any], drawn: Sequence[Any] = ()) -> Oracle | None:
+    """Runs like `run_float64`, on the host. Returns None where that isn't possible in float64."""
+    try:
+        value, narrow = _run_widened(model, inputs, torch.float64, [t.cpu() for t in drawn], device="cpu")
+    except Exception:  # noqa: BLE001 - task code, on a device that it doesn't expect
+        return None
+    return None if narrow else Oracle(value, "float64")
+
+
 def _mean_of_rounded(value: Any, again: Callable[[], Any]) -> Any:
     """Returns the value with the mean of several randomly rounded evaluations, in float64, for each floating tensor."""
 
@@ -105,14 +114,17 @@ def _mean_of_rounded(value: Any, again: Callable[[], Any]) -> Any:
     return tree_map(lambda leaf: next(means) if is_floating(leaf) else leaf, value)
 
 
-def _run_widened(model: Any, inputs: list[Any], target: Any, drawn: Sequence[Any]) -> tuple[Any, set[str]]:
-    """Returns (outputs, names of the operators that returned or changed a type narrower than `target`)."""
+def _run_widened(
+    model: Any, inputs: list[Any], target: Any, drawn: Sequence[Any], *, device: str | None = None
+) -> tuple[Any, set[str]]:
+    """Returns (outputs, names of the operators that returned or changed a type narrower than `target`). `device`
+    replaces that of model and inputs."""
 
     def widen(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        wide = _wide_dtype(value.dtype, target)
-        return value.detach().clone() if wide is None else value.detach().to(wide)
+        wide = _wide_dtype(value.dtype, target) or value.dtype
+        return value.detach().to(device or value.device, wide, copy=True)
 
     mode = _Widening(target, drawn)
     before = torch.get_default_dtype()

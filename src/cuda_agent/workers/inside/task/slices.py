@@ -14,8 +14,8 @@ from typing import Any
 from cuda_agent.core.errors import OutOfMemory
 from cuda_agent.workers.inside.task.indices import CheckedIndices
 
-#: slices of a task.
-_COUNT = 16
+#: the least number of slices of a task, and the bytes in float64 of a slice's inputs and outputs at the most.
+_COUNT, _SLICE_BYTES = 16, 256 << 20
 #: the largest difference of two answers to the same rows, relative to their norm: in eager, where the products of two
 #: shapes may be rounded to TF32 or 16 bits, and in float64.
 _EAGER, _EXACT = 2e-2, 1e-10
@@ -28,16 +28,18 @@ Answer = Callable[[list[Any]], list[Any]]
 
 @dataclass(frozen=True)
 class Slicing:
-    """A way to cut a task: along `dim`, which has `rows` entries in each output and in each of the inputs `cut`."""
+    """A way to cut a task: along `dim`, which has `rows` entries in each output and in each of the inputs `cut`, into
+    `count` slices."""
 
     dim: int
     rows: int
     cut: tuple[int, ...]
+    count: int = _COUNT
 
     @property
     def length(self) -> int:
         """The rows of a slice; the last may be shorter."""
-        return -(-self.rows // _COUNT)
+        return -(-self.rows // self.count)
 
     def begins(self) -> range:
         return range(0, self.rows, self.length)
@@ -75,10 +77,10 @@ def _ways(inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[Slicing]:
         rows = sizes.pop() if len(sizes) == 1 else 0
         cut = tuple(i for i, tensor in enumerate(inputs) if tensor.ndim > dim and tensor.shape[dim] == rows)
         if rows > 1 and cut:
-            yield Slicing(dim, rows, cut)
-            if len(cut) > 1:
-                # A square weight may have as many rows as the batch.
-                yield Slicing(dim, rows, cut[:1])
+            # A square weight may have as many rows as the batch.
+            for some in (cut, cut[:1])[: len(cut)]:
+                elements = sum(tensor.numel() for tensor in (*outputs, *(inputs[i] for i in some)))
+                yield Slicing(dim, rows, some, max(_COUNT, -(-8 * elements // _SLICE_BYTES)))
 
 
 def _holds(way: Slicing, inputs: Sequence[Any], outputs: Sequence[Any], eager: Answer) -> bool:

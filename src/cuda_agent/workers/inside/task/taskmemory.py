@@ -13,9 +13,6 @@ import torch
 
 from cuda_agent.core.enums import Device
 
-#: bytes of a call from which on a task is large: its workers keep no memory between calls.
-LARGE = 256 << 20
-
 
 @contextlib.contextmanager
 def peak_memory(device: Device) -> Iterator[list[int]]:

@@ -57,6 +57,17 @@ def _statistics(name: str, fresh: Any, generator: Any) -> Any | None:
     return None
 
 
+def state_versions(model: Any) -> dict[str, tuple[int, int]]:
+    """Returns what changes when a parameter or a buffer is replaced or written to, by name."""
+    tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {name: (id(tensor), tensor._version) for name, tensor in tensors}
+
+
+def changed_names(before: dict[str, tuple[int, int]], model: Any) -> tuple[str, ...]:
+    """Returns the parameters and buffers that are others than `before`."""
+    return tuple(name for name, version in state_versions(model).items() if before.get(name) != version)
+
+
 def state_metas(model: Any) -> dict[str, TensorMeta]:
     """Returns the meta of every tensor of the state dict by name."""
     return {name: tensor_meta(t) for name, t in model.state_dict().items() if isinstance(t, torch.Tensor)}
