@@ -11,7 +11,7 @@ from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.run import begin
 from cuda_agent.bench.suite import problem_of
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
-from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.enums import Device, OracleWay, Verdict
 from cuda_agent.core.records import Task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
@@ -27,5 +27,8 @@ def test_large_tasks_beside_each_other(tmp_path: Path) -> None:
     results = {result.task.id: result for result in bench.directory.results()}
     verdicts = {name: found.evaluation.verdict for name, found in results.items() if found.evaluation is not None}
     assert verdicts == {path.stem: Verdict.PASSED for path in TASKS}, {n: r.message for n, r in results.items()}
+    reports = [found.evaluation.verify for found in results.values() if found.evaluation is not None]
+    ways = {report.oracle_way for report in reports if report is not None}
+    assert ways == {OracleWay.SLICES}
     turns = [json.loads(line) for line in (tmp_path / "bench" / "turns.jsonl").read_text().splitlines()]
     assert not [turn for turn in turns if turn["step"].startswith("stay alone")]

@@ -8,7 +8,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, OracleWay
 from cuda_agent.core.records import Candidate, Task, VerifyReport
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import answers, reference
+from cuda_agent.judge.verify import answers, compare, reference
 from cuda_agent.judge.verify.reference import Reference
 from judge_specimens import eager_only, verified_in
 
@@ -66,6 +66,7 @@ def _judged(task: Task, changes: dict[str, str]) -> dict[str, tuple[str, str, Ve
 def test_a_large_task_has_the_same_verdicts(way: OracleWay, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(name="pieces", source=_TASK.format(body=_WAYS[way]))
     changes = {"honest": "pass"} | _WRONG
+    monkeypatch.setattr(compare, "TILE", 1 << 13)
     small = _judged(task, changes)
     monkeypatch.setattr(Reference, "large_bytes", 1)
     for module in (answers, reference):
@@ -80,4 +81,5 @@ def test_a_large_task_has_the_same_verdicts(way: OracleWay, monkeypatch: pytest.
         assert one.max_abs_error == pytest.approx(other.max_abs_error, rel=1e-3, abs=1e-12)
     for name in _WRONG:
         assert large[name][0] == small[name][0] != "verified", (name, large[name][:2], small[name][:2])
-        assert large[name][1] == small[name][1]
+        # The last digits of what is allowed may differ, since slices are rounded otherwise.
+        assert large[name][1].partition(", and")[0] == small[name][1].partition(", and")[0]
