@@ -128,15 +128,15 @@ def run_steps(
         functions = {step.name: compile_step(step, Path(folder), device) for step in printed(steps)}
         settings = max((n for step in steps for n in step.tunables.values()), default=1) if every_setting else 1
         for setting in range(settings):
-            buffers = _given(graph, model, inputs, place)
+            buffers = given_buffers(graph, model, inputs, place)
             for step in steps:
-                _call(step, functions[step.name], buffers, setting, place)
+                call_step(step, functions[step.name], buffers, setting, place)
             if device is Device.CUDA:
                 torch.cuda.synchronize()
             yield setting, [buffers[name] for name in state.returned], steps
 
 
-def _given(graph: Graph, model: Any, inputs: list[Any], place: str) -> dict[str, Any]:
+def given_buffers(graph: Graph, model: Any, inputs: list[Any], place: str) -> dict[str, Any]:
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     buffers: dict[str, Any] = {}
     for item in graph.inputs:
@@ -151,7 +151,7 @@ def _given(graph: Graph, model: Any, inputs: list[Any], place: str) -> dict[str,
     return buffers
 
 
-def _call(step: Step, function: Any, buffers: dict[str, Any], setting: int, place: str) -> None:
+def call_step(step: Step, function: Any, buffers: dict[str, Any], setting: int, place: str) -> None:
     for buffer in (*step.outputs, *step.scratch):
         meta = buffer.meta
         made = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, meta.dtype), device=place)

@@ -21,10 +21,11 @@ from cuda_agent.playbook.operators.losses import reduced
 #: class of the syntax tree -> the kernels' operator.
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.USub: "neg", ast.Not: "not", ast.And: "and",
-    ast.Or: "or", ast.Lt: "lt", ast.Gt: "gt", ast.Eq: "eq",
+    ast.Or: "or", ast.Lt: "lt", ast.Gt: "gt", ast.Eq: "eq", ast.LtE: "le",
+    ast.GtE: "ge",
 }  # fmt: skip
 #: operators with a bool result that are computed in their operands' type.
-_TESTS = frozenset(("lt", "gt", "eq", "isnan", "isinf"))
+_TESTS = frozenset(("lt", "gt", "le", "ge", "eq", "isnan", "isinf"))
 _LOGICAL = frozenset(("and", "or", "not"))
 #: the same for numbers.
 _NUMBERS: dict[str, Callable[..., Any]] = {

@@ -98,19 +98,27 @@ __device__ __forceinline__ double f_sigmoid(double x) { return 1.0 / (1.0 + exp(
 __device__ __forceinline__ float f_tanh(float x) {
   const float a = fabsf(x), s = x * x;
   const float p = -3.33332819422e-1f + s * (1.33314422036e-1f + s * (-5.37397155531e-2f + s * (2.06390887954e-2f - s * 5.70498872745e-3f)));
-  const float small = x + x * s * p;
-  const float large = copysignf(1.0f - 2.0f / (expf(2.0f * a) + 1.0f), x);
-  return a < 0.625f ? small : large;
+  const float small = a + a * s * p, large = 1.0f - 2.0f / (expf(2.0f * a) + 1.0f);
+  return copysignf(a < 0.625f ? small : large, x);
 }
 __device__ __forceinline__ double f_tanh(double x) { return tanh(x); }
 __device__ __forceinline__ float f_erf(float x) { return erff(x); }
 __device__ __forceinline__ double f_erf(double x) { return erf(x); }
 __device__ __forceinline__ float f_erfc(float x) { return erfcf(x); }
 __device__ __forceinline__ double f_erfc(double x) { return erfc(x); }
+// The angle less the nearest multiple of π/2. Angles from 2^48 on are split as a · 2^40 or a · 2^80, and the power is
+// replaced by its rest modulo 2π, in two parts.
 __device__ __forceinline__ float reduced_angle(float x, int* quadrant) {
-  const double k = rint(static_cast<double>(x) * 0.63661977236758134);
+  double angle = x, rest = 0.0;
+  if (fabs(angle) >= 0x1p48) {
+    const bool farther = fabs(angle) >= 0x1p88;
+    const double a = angle * (farther ? 0x1p-80 : 0x1p-40), high = farther ? -1.0319386487100328 : -2.723842610921788;
+    angle = a * high;
+    rest = fma(a, farther ? 3.2275494129790613e-17 : -1.9124882304940104e-17, fma(a, high, -angle));
+  }
+  const double k = rint(angle * 0.63661977236758134);
   *quadrant = static_cast<int>(static_cast<long long>(k) & 3);
-  return static_cast<float>(fma(-k, 6.123233995736766e-17, fma(-k, 1.5707963267948966, static_cast<double>(x))));
+  return static_cast<float>(fma(-k, 6.123233995736766e-17, fma(-k, 1.5707963267948966, angle) + rest));
 }
 __device__ __forceinline__ float sin_or_cos(float r, bool cosine) {
   const float s = r * r;
@@ -121,7 +129,7 @@ __device__ __forceinline__ float sin_or_cos(float r, bool cosine) {
 __device__ __forceinline__ float f_sin(float x) {
   int q;
   const float r = reduced_angle(x, &q), y = sin_or_cos(r, q & 1);
-  return (q & 2) ? -y : y;
+  return x == 0.0f ? x : (q & 2) ? -y : y;
 }
 __device__ __forceinline__ double f_sin(double x) { return sin(x); }
 __device__ __forceinline__ float f_cos(float x) {
@@ -163,6 +171,8 @@ __device__ __forceinline__ float f_copysign(float x, float y) { return copysignf
 __device__ __forceinline__ double f_copysign(double x, double y) { return copysign(x, y); }
 __device__ __forceinline__ float f_nextafter(float x, float y) { return nextafterf(x, y); }
 __device__ __forceinline__ double f_nextafter(double x, double y) { return nextafter(x, y); }
+__device__ __forceinline__ float f_hypot(float x, float y) { return hypotf(x, y); }
+__device__ __forceinline__ double f_hypot(double x, double y) { return hypot(x, y); }
 __device__ __forceinline__ float f_atan2(float y, float x) { return atan2f(y, x); }
 __device__ __forceinline__ double f_atan2(double y, double x) { return atan2(y, x); }
 // Of moderate exponents within 7e-7, without arithmetic in double: x = 2^e * m with m around 1, where __log2f errs by 2^-22 at most; y * e in two
@@ -180,6 +190,7 @@ __device__ __forceinline__ float f_pow(float x, float y) {
 __device__ __forceinline__ double f_pow(double x, double y) { return pow(x, y); }
 template <typename T>
 __device__ __forceinline__ T f_pow(T x, T y) {
+  if (y < 0) return x == 1 ? 1 : x == -1 ? ((y & 1) ? -1 : 1) : 0;
   T result = 1;
   for (; y > 0; y >>= 1, x *= x) result = (y & 1) ? result * x : result;
   return result;
@@ -208,7 +219,7 @@ __device__ __forceinline__ T floor_quotient(T x, T y) {
   const T r = f_fmod(x, y);
   T q = (x - r) / y;
   if (r != T(0) && (r < T(0)) != (y < T(0))) q -= T(1);
-  if (q == T(0)) return x / y < T(0) ? -T(0) : T(0);
+  if (q == T(0)) return f_copysign(T(0), x / y);
   const T whole = f_floor(q);
   return q - whole > T(0.5) ? whole + T(1) : whole;
 }
@@ -277,7 +288,7 @@ __device__ __forceinline__ T f_relu6(T x) { return f_minimum(f_relu(x), T(6)); }
 template <typename T>
 __device__ __forceinline__ T f_hardsigmoid(T x) { return f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
 template <typename T>
-__device__ __forceinline__ T f_hardswish(T x) { return x * f_hardsigmoid(x); }
+__device__ __forceinline__ T f_hardswish(T x) { return x * f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
 template <typename T>
 __device__ __forceinline__ T f_softsign(T x) { return x / (T(1) + f_abs(x)); }
 template <typename T>
