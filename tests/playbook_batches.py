@@ -16,12 +16,14 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph
+from cuda_agent.playbook.algebra import rewrite
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
-from playbook_harness import CPU_FLAGS, CUDA_FLAGS, call_step, given_buffers, printed
+from playbook_harness import CPU_FLAGS, CUDA_FLAGS, call_step, flat, given_buffers, graph_of, printed
 
 #: the judge's flags for kernels that change values.
 _CPU_VALUES = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-w")
+_PAST_CACHES = re.compile("const bool past = .*;")
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 
 
@@ -34,14 +36,11 @@ class Planned:
     returned: tuple[str, ...]
 
 
-def planned(graphs: Sequence[Graph], device: Device) -> list[Planned]:
-    """Plans the graphs, with another name for every kernel. Raises NotCovered."""
-    found, taken = [], list[str]()
-    for graph in graphs:
-        steps, state = plan(graph, device, Precision.FP32, taken=taken)
-        taken += dict.fromkeys(step.name for step in steps)
-        found.append(Planned(graph, steps, state.returned))
-    return found
+def planned(graph: Graph, device: Device, taken: set[str]) -> Planned:
+    """Plans a graph, with names of kernels that aren't taken, and takes these. Raises NotCovered."""
+    steps, state = plan(graph, device, Precision.FP32, taken=sorted(taken))
+    taken.update(step.name for step in steps)
+    return Planned(graph, steps, state.returned)
 
 
 def compiled(plans: Sequence[Planned], device: Device, parts: int = 2) -> dict[str, Any]:
@@ -66,6 +65,8 @@ def _library(steps: Sequence[Step], folder: Path, device: Device) -> dict[str, A
         headers |= helpers
         source = next(text for path, text in step.files.items() if path.endswith(suffix))
         includes |= dict.fromkeys(_INCLUDE.findall(source))
+        # The other way of writing results takes as long to compile.
+        source = _PAST_CACHES.sub("const bool past = false;", source)
         bodies.append(f"namespace in_{step.name} {{\n{_INCLUDE.sub('', source)}\n}}\n")
     for name, text in headers.items():
         (folder / name).write_text(text)
@@ -86,3 +87,17 @@ def results(one: Planned, launchers: dict[str, Any], model: Any, inputs: list[An
     if device is Device.CUDA:
         torch.cuda.synchronize()
     return [buffers[name] for name in one.returned]
+
+
+def compared(cases: Sequence[tuple[Any, list[Any]]], device: Device) -> list[list[tuple[Any, Any, Any]]]:
+    """For each module or function with its inputs: its results as the kernels, eager and float64 make them."""
+    taken = set[str]()
+    plans = [planned(rewrite(graph_of(model, inputs)).graph, device, taken) for model, inputs in cases]
+    launchers = compiled(plans, device)
+    found = []
+    for (model, inputs), plan in zip(cases, plans, strict=True):
+        given = [x.to(device.value) for x in inputs]
+        ours = results(plan, launchers, torch.nn.Module(), given, device)
+        wide = [x.double() if x.is_floating_point() else x for x in given]
+        found.append(list(zip(ours, flat(model(*given)), flat(model(*wide)), strict=True)))
+    return found

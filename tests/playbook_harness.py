@@ -183,9 +183,9 @@ def check(
     model = model.to(place).eval()
     graph = graph or graph_of(model, inputs)
     with torch.no_grad():
-        eager = _flat(model(*inputs))
+        eager = flat(model(*inputs))
         wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
-        exact = _flat(copy.deepcopy(model).double()(*wide))
+        exact = flat(copy.deepcopy(model).double()(*wide))
     steps: list[Step] = []
     for setting, ours, steps in run_steps(graph, model, inputs, device, every_setting, written_out):
         text = "\n".join(f"--- {p}\n{t}" for s in steps for p, t in s.files.items() if s.name in p)
@@ -218,8 +218,8 @@ def _check_layout(mine: Any, graph: Graph, name: str, text: str) -> None:
         assert all(a == b for a, b in strides), (name, strides, text)
 
 
-def _flat(value: Any) -> list[Any]:
-    return [value] if isinstance(value, torch.Tensor) else [x for item in value for x in _flat(item)]
+def flat(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) else [x for item in value for x in flat(item)]
 
 
 def _error(a: Any, truth: Any) -> float:

@@ -119,6 +119,7 @@ class Builder:
     ) -> str:
         """Adds `op`, computed in type `at` (by default the compute type of `dtype`) and stored as `dtype`."""
         at = at or ir.compute_type(dtype)
+        args = tuple(arg if isinstance(arg, str) else ir.as_scalar_of(arg, dtype) for arg in args)
         return self.add(ir.Pointwise(name or self.fresh(op), self.shape(*args), dtype, op, args, at))
 
     def typed(self, dtype: str) -> Callable[..., str]:

@@ -58,7 +58,8 @@ def binary(b: Builder, node: Node, op: str) -> str:
 
 def compare(b: Builder, node: Node, op: str) -> str:
     args = [b.arg(node, 0), b.arg(node, 1, "other")]
-    at = ir.compute_type(common_dtype(b, args))
+    common = common_dtype(b, args)
+    args, at = [arg if isinstance(arg, str) else ir.as_scalar_of(arg, common) for arg in args], ir.compute_type(common)
     return b.pointwise(op, *args, dtype="bool", at="i32" if at == "b" else at, name=node.name)
 
 

@@ -91,6 +91,7 @@ class _Formula:
         if name is not None:
             return self.b.pointwise(op, *args, dtype=dtype, name=name or self.b.fresh(self.node.name))
         if op in _TESTS or op in _LOGICAL:
+            args = [arg if isinstance(arg, str) else ir.as_scalar_of(arg, dtype) for arg in args]
             return _Name(self.b.test(op, *args, at="b" if op in _LOGICAL else ir.compute_type(dtype)))
         return _Name(self.b.pointwise(op, *args, dtype=self.b.internal(dtype)))
 

@@ -106,15 +106,17 @@ __device__ __forceinline__ float f_erf(float x) { return erff(x); }
 __device__ __forceinline__ double f_erf(double x) { return erf(x); }
 __device__ __forceinline__ float f_erfc(float x) { return erfcf(x); }
 __device__ __forceinline__ double f_erfc(double x) { return erfc(x); }
-// The angle less the nearest multiple of π/2. Angles from 2^48 on are split as a · 2^40 or a · 2^80, and the power is
-// replaced by its rest modulo 2π, in two parts.
+// The angle less the nearest multiple of π/2. Angles from 2^48 on are a whole number times 2^25, 2^51 or 2^77, and the power
+// is replaced by its rest modulo 2π, in two parts.
 __device__ __forceinline__ float reduced_angle(float x, int* quadrant) {
   double angle = x, rest = 0.0;
   if (fabs(angle) >= 0x1p48) {
-    const bool farther = fabs(angle) >= 0x1p88;
-    const double a = angle * (farther ? 0x1p-80 : 0x1p-40), high = farther ? -1.0319386487100328 : -2.723842610921788;
+    const bool farthest = fabs(angle) >= 0x1p100, farther = fabs(angle) >= 0x1p74;
+    const double a = angle * (farthest ? 0x1p-77 : farther ? 0x1p-51 : 0x1p-25);
+    const double high = farthest ? 1.4418039957061426 : farther ? 1.038885607650635 : -1.7879377333603939;
+    const double low = farthest ? -7.351110135455308e-17 : farther ? 2.7694813252447877e-17 : -7.976019722750976e-18;
     angle = a * high;
-    rest = fma(a, farther ? 3.2275494129790613e-17 : -1.9124882304940104e-17, fma(a, high, -angle));
+    rest = fma(a, low, fma(a, high, -angle));
   }
   const double k = rint(angle * 0.63661977236758134);
   *quadrant = static_cast<int>(static_cast<long long>(k) & 3);

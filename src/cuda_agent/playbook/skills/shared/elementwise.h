@@ -189,14 +189,14 @@ INLINE float f_erf(float x) {
 INLINE double f_erf(double x) { return erf(x); }
 INLINE float f_erfc(float x) { return erfcf(x); }
 INLINE double f_erfc(double x) { return erfc(x); }
-// The angle less the nearest multiple of π/2. Angles from 2^48 on are split as a · 2^40 or a · 2^80, and the power is
-// replaced by its rest modulo 2π, in two parts.
+// The angle less the nearest multiple of π/2. Angles from 2^48 on are a whole number times 2^25, 2^51 or 2^77, and the power
+// is replaced by its rest modulo 2π, in two parts.
 INLINE float reduced_angle(float x, int* quadrant) {
   const double wide = x, size = __builtin_fabs(wide);
-  const bool far = size >= 0x1p48, farther = size >= 0x1p88;
-  const double a = wide * (farther ? 0x1p-80 : far ? 0x1p-40 : 1.0);
-  const double high = farther ? -1.0319386487100328 : far ? -2.723842610921788 : 1.0;
-  const double low = farther ? 3.2275494129790613e-17 : far ? -1.9124882304940104e-17 : 0.0;
+  const bool far = size >= 0x1p48, farther = size >= 0x1p74, farthest = size >= 0x1p100;
+  const double a = wide * (farthest ? 0x1p-77 : farther ? 0x1p-51 : far ? 0x1p-25 : 1.0);
+  const double high = farthest ? 1.4418039957061426 : farther ? 1.038885607650635 : far ? -1.7879377333603939 : 1.0;
+  const double low = farthest ? -7.351110135455308e-17 : farther ? 2.7694813252447877e-17 : far ? -7.976019722750976e-18 : 0.0;
   const double angle = a * high, rest = __builtin_fma(a, low, __builtin_fma(a, high, -angle));
   const double k = __builtin_rint(angle * 0.63661977236758134);
   *quadrant = static_cast<int>(k - 4.0 * __builtin_floor(k * 0.25));
@@ -295,7 +295,7 @@ INLINE double f_nextafter(double x, double y) { return __builtin_nextafter(x, y)
 template <typename T>
 INLINE T f_hypot(T x, T y) {
   const T a = f_abs(x), b = f_abs(y), high = a > b ? a : b, low = a > b ? b : a, ratio = low / high;
-  const T size = high == T(0) ? high : high * f_sqrt(T(1) + ratio * ratio);
+  const T size = high == T(0) ? low : high * f_sqrt(T(1) + ratio * ratio);
   return (a == T(INFINITY) || b == T(INFINITY)) ? T(INFINITY) : size;
 }
 INLINE float f_atan2(float y, float x) { return atan2f(y, x); }
@@ -344,8 +344,9 @@ INLINE T f_floordiv(T x, T y) {
   const T q = x / y;
   return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
 }
-template <typename T>
-INLINE bool f_signbit(T x) { return __builtin_signbit(x); }
+// The compiler's own fails on vectors.
+INLINE bool f_signbit(float x) { return __builtin_bit_cast(int32_t, x) < 0; }
+INLINE bool f_signbit(double x) { return __builtin_bit_cast(int64_t, x) < 0; }
 template <typename T>
 INLINE bool f_isnan(T x) { return x != x; }
 template <typename T>
