@@ -6,7 +6,7 @@ import ctypes
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,9 +95,9 @@ def compared(cases: Sequence[tuple[Any, list[Any]]], device: Device) -> list[lis
     plans = [planned(rewrite(graph_of(model, inputs)).graph, device, taken) for model, inputs in cases]
     launchers = compiled(plans, device)
     found = []
-    for (model, inputs), plan in zip(cases, plans, strict=True):
+    for (model, inputs), one in zip(cases, plans, strict=True):
         given = [x.to(device.value) for x in inputs]
-        ours = results(plan, launchers, torch.nn.Module(), given, device)
+        ours = results(one, launchers, torch.nn.Module(), given, device)
         wide = [x.double() if x.is_floating_point() else x for x in given]
         found.append(list(zip(ours, flat(model(*given)), flat(model(*wide)), strict=True)))
     return found

@@ -15,8 +15,8 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import DtypeArg, Graph, GraphInput, Node, NonFinite, Ref, TensorMeta, ValueKind
 from cuda_agent.core.words import tables
-from cuda_agent.playbook.operators import TABLE, elementwise
 from cuda_agent.playbook.operators import __file__ as _OPERATORS
+from cuda_agent.playbook.operators import elementwise
 from cuda_agent.playbook.operators.formulas import FORMULAS
 from playbook_batches import Planned, compiled, planned, results
 
@@ -130,7 +130,7 @@ def inputs_of(call: Call) -> list[Any]:
 
 
 def without_division_by_zero(call: Call, inputs: list[Any]) -> list[Any]:
-    """The operands where integers aren't divided by 0, which raises, nor the least one by -1, which kills the process."""
+    """Leaves out integers divided by 0, which raises, and the least one divided by -1, which kills the process."""
     x, y = (*inputs, *(value for name, value in call.constants if name in ("other", "self")), 1)[:2]
     if inputs[0].is_floating_point() or dict(call.constants).get("rounding_mode", "floor") is None:
         return inputs
@@ -209,8 +209,7 @@ def rows(names: Sequence[str], device: Device, dtypes: Sequence[str]) -> Iterato
                 continue
             exact = result
             if result.is_floating_point():
-                wide = [(value if value.is_floating_point() else value.float()).double() for value in inputs]
-                exact = call.eager(wide)
+                exact = call.eager([_wide(one, value) for one, value in zip(call.tensors, inputs, strict=True)])
             yield Row(call, tuple(inputs), result, exact, graph_of_call(call, inputs, result.contiguous()))
 
 
@@ -223,6 +222,13 @@ def table(device: Device, dtypes: Sequence[str]) -> Iterator[tuple[Row, Any]]:
     launchers = compiled([plan for _, plan in kept], device)
     for row, plan in kept:
         yield row, results(plan, launchers, torch.nn.Module(), list(row.inputs), device)[0]
+
+
+def _wide(name: str, value: Any) -> Any:
+    """An operand in float64, rounded to eager's own type before."""
+    if name in _DATA["masks"]:
+        return value
+    return (value if value.is_floating_point() else value.float()).double()
 
 
 def differences(row: Row, ours: Any) -> list[str]:
@@ -251,7 +257,7 @@ def _accepted(call: Call, device: str) -> list[dict[str, Any]]:
 def _where(text: str, inputs: Sequence[Any], ours: Any, eager: Any) -> Any:
     """The elements for which an expression of the data holds."""
     names = {"ours": ours, "eager": eager, "inf": math.inf, "zeros": (ours == 0) & (eager == 0)}
-    names |= dict(zip("xyz", inputs, strict=False))
+    names |= {name: value.double() for name, value in zip("xyz", inputs, strict=False)}
     return torch.as_tensor(eval(text, {"__builtins__": {}}, names), device=ours.device).expand(ours.shape)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from cuda_agent.core.enums import Device
 from playbook_batches import compared

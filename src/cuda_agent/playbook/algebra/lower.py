@@ -49,9 +49,7 @@ def attention_to_products(draft: Draft, node: Node) -> str:
         scores = _masked(draft, node, scores, _causal_mask(draft, node, q_shape[-2], k_shape[-2]))
     meta = draft.meta(scores)
     softmax = "aten._safe_softmax.default" if isinstance(mask, Ref) else "aten.softmax.int"
-    weights = draft.emit(
-        node, softmax, (scores, len(meta.shape) - 1), contiguous_meta(meta.shape, meta.dtype)
-    )
+    weights = draft.emit(node, softmax, (scores, len(meta.shape) - 1), contiguous_meta(meta.shape, meta.dtype))
     return cast(draft, node, matmul(draft, node, weights, v), draft.meta(node.name).dtype).ref
 
 

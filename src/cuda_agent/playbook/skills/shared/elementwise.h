@@ -198,8 +198,9 @@ INLINE float reduced_angle(float x, int* quadrant) {
   const double high = farthest ? 1.4418039957061426 : farther ? 1.038885607650635 : far ? -1.7879377333603939 : 1.0;
   const double low = farthest ? -7.351110135455308e-17 : farther ? 2.7694813252447877e-17 : far ? -7.976019722750976e-18 : 0.0;
   const double angle = a * high, rest = __builtin_fma(a, low, __builtin_fma(a, high, -angle));
-  const double k = __builtin_rint(angle * 0.63661977236758134);
-  *quadrant = static_cast<int>(k - 4.0 * __builtin_floor(k * 0.25));
+  // Adding 1.5 · 2^52 rounds to a whole number, which is then in the last bits.
+  const double shifted = angle * 0.63661977236758134 + 6755399441055744.0, k = shifted - 6755399441055744.0;
+  *quadrant = static_cast<int>(__builtin_bit_cast(long long, shifted));
   return static_cast<float>(__builtin_fma(-k, 6.123233995736766e-17, __builtin_fma(-k, 1.5707963267948966, angle) + rest));
 }
 INLINE float sin_or_cos(float r, bool cosine) {
