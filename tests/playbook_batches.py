@@ -19,7 +19,7 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.playbook.algebra import rewrite
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
-from playbook_harness import CPU_FLAGS, CUDA_FLAGS, call_step, flat, given_buffers, graph_of, printed
+from playbook_harness import CPU_FLAGS, CUDA_FLAGS, call_step, flat, given_buffers, graph_of, launcher_of, printed
 
 #: the judge's flags for kernels that change values.
 _CPU_VALUES = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-w")
@@ -76,7 +76,7 @@ def _library(steps: Sequence[Step], folder: Path, device: Device) -> dict[str, A
     done = subprocess.run([*flags, str(source), "-o", str(made)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
     library = ctypes.CDLL(str(made))
-    return {step.name: getattr(library, f"launch_{step.name}") for step in steps}
+    return {step.name: launcher_of(library, step) for step in steps}
 
 
 def results(one: Planned, launchers: dict[str, Any], model: Any, inputs: list[Any], device: Device) -> list[Any]:

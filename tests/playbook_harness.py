@@ -83,7 +83,14 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
         [*flags, str(directory / source), "-o", str(library)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{(directory / source).read_text()}"
-    return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
+    return launcher_of(ctypes.CDLL(str(library)), step)
+
+
+def launcher_of(library: ctypes.CDLL, step: Step) -> Any:
+    """A step's launcher in a library that has it."""
+    function = getattr(library, f"launch_{step.name}")
+    function.restype = ctypes.c_int if step.declaration.startswith('extern "C" int') else None
+    return function
 
 
 @functools.cache
@@ -108,7 +115,7 @@ def check_names(step: Step, text: str) -> None:
 
 def _parameters(text: str, name: str = r"launch_\w+") -> list[str]:
     """Names of a launcher's parameters in order: a caller that has another order compiles too."""
-    found = re.search(rf'extern "C" void {name}\(([^)]*)\)', text)
+    found = re.search(rf'extern "C" (?:void|int) {name}\(([^)]*)\)', text)
     assert found is not None, text
     return [one.split()[-1].lstrip("*") for one in found[1].split(",")]
 
@@ -163,7 +170,9 @@ def call_step(step: Step, function: Any, buffers: dict[str, Any], setting: int, 
     arguments.append(ctypes.c_int(setting % max(step.tunables.values(), default=1)))
     if place == "cuda":
         arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-    function(*arguments)
+    status = function(*arguments)
+    if status:
+        raise IndexError(f"{step.name}: {status}")
 
 
 def check(

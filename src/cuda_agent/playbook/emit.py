@@ -69,6 +69,7 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
             "cuda": device is Device.CUDA,
             "declarations": list(dict.fromkeys(step.declaration for step in steps if step.declaration)),
             "includes": list(dict.fromkeys(header for step in steps for header in step.includes)),
+            "with_values": any("check_values(" in step.call for step in steps),
             "with_status": any("check_status(" in step.call for step in steps),
             "stages": stages,
             "is_row_major": lambda meta: meta.strides == ir.contiguous(meta.shape) or 0 in meta.shape,

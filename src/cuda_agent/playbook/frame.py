@@ -258,7 +258,7 @@ class Inliner:
         picks = tuple(at[a] if size != 1 else Coord() for a, size in zip(value.index_axes, shape, strict=True))
         node = self.cast(self.inline(value.index, picks, guards), "i64")
         length = self.values[value.arg].shape[value.dim]
-        wrap = self.add(Expr("wrap_index", "i64", (node, self.const(length, "i64"))))
+        wrap = self.add(Expr("wrap_index" if value.wraps else "plain_index", "i64", (node, self.const(length, "i64"))))
         wrapped = self.ranges.affine(wrap, lambda at: self.cast(at, "i64"))
         index = tuple(wrapped if d == value.dim else at[axis] for d, axis in enumerate(value.axes))
         return self.inline(value.arg, index, guards)

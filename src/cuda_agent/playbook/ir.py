@@ -195,6 +195,8 @@ class Take(Value):
     index: str = ""
     axes: tuple[int, ...] = ()
     index_axes: tuple[int, ...] = ()
+    #: whether negative indices count from the end. Otherwise they are out of range.
+    wraps: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 // Scalar functions, conversions and vector accesses that the kernels of this folder share.
 // Compute types are float, double, long long, int and bool; 16-bit floats are widened when loaded and rounded when stored.
 #pragma once
+#include <assert.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -200,6 +201,8 @@ __device__ __forceinline__ T f_pow(T x, T y) {
 __device__ __forceinline__ float f_fmod(float x, float y) { return fmodf(x, y); }
 __device__ __forceinline__ double f_fmod(double x, double y) { return fmod(x, y); }
 template <typename T>
+__device__ __forceinline__ T f_quotient(T x, T y) { return x / y; }
+template <typename T>
 __device__ __forceinline__ T f_fmod(T x, T y) { return x % y; }
 __device__ __forceinline__ float f_remainder(float x, float y) {
   const float r = fmodf(x, y);
@@ -240,8 +243,17 @@ template <typename T>
 __device__ __forceinline__ bool f_isinf(T x) { return isinf(x); }
 template <typename T>
 __device__ __forceinline__ bool f_isfinite(T x) { return isfinite(x); }
+// Indices of a dimension. One that is out of range stops the kernel, as PyTorch's do.
 template <typename T>
-__device__ __forceinline__ T f_wrap_index(T i, T size) { return i < 0 ? i + size : i; }
+__device__ __forceinline__ T f_plain_index(T i, T size) {
+  assert(i >= 0 && i < size && "the index is in range");
+  return i;
+}
+template <typename T>
+__device__ __forceinline__ T f_wrap_index(T i, T size) {
+  assert(i >= -size && i < size && "the index is in range");
+  return i < 0 ? i + size : i;
+}
 
 template <typename T>
 __device__ __forceinline__ T f_silu(T x) { return x * f_sigmoid(x); }

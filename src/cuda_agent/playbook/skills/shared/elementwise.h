@@ -312,8 +312,15 @@ INLINE T f_pow(T x, T y) {
 }
 INLINE float f_fmod(float x, float y) { return fmodf(x, y); }
 INLINE double f_fmod(double x, double y) { return fmod(x, y); }
+// Quotients of integers: by 0 they are noted, and those of the least integer by -1 wrap around.
 template <typename T>
-INLINE T f_fmod(T x, T y) { return x % y; }
+INLINE T divisor(T y) { return (y == 0 || y == -1) ? T(1) : y; }
+INLINE int f_quotient(int x, int y) { return y == -1 ? static_cast<int>(0u - static_cast<unsigned>(x)) : x / divisor(y); }
+INLINE long long f_quotient(long long x, long long y) {
+  return y == -1 ? static_cast<long long>(0ull - static_cast<unsigned long long>(x)) : x / divisor(y);
+}
+template <typename T>
+INLINE T f_fmod(T x, T y) { return x % divisor(y); }
 INLINE float f_remainder(float x, float y) {
   const float r = fmodf(x, y);
   return (r != 0.0f && ((r < 0.0f) != (y < 0.0f))) ? r + y : r;
@@ -324,7 +331,7 @@ INLINE double f_remainder(double x, double y) {
 }
 template <typename T>
 INLINE T f_remainder(T x, T y) {
-  const T r = x % y;
+  const T r = x % divisor(y);
   return (r != 0 && ((r < 0) != (y < 0))) ? r + y : r;
 }
 // The quotient less its remainder is whole but for rounding: x / y itself may round up to a whole number.
@@ -342,8 +349,8 @@ INLINE float f_floordiv(float x, float y) { return floor_quotient(x, y); }
 INLINE double f_floordiv(double x, double y) { return floor_quotient(x, y); }
 template <typename T>
 INLINE T f_floordiv(T x, T y) {
-  const T q = x / y;
-  return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
+  const T q = f_quotient(x, y);
+  return (x % divisor(y) != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
 }
 // The compiler's own fails on vectors.
 INLINE bool f_signbit(float x) { return __builtin_bit_cast(int32_t, x) < 0; }
@@ -354,8 +361,28 @@ template <typename T>
 INLINE bool f_isinf(T x) { return f_abs(x) == static_cast<T>(INFINITY); }
 template <typename T>
 INLINE bool f_isfinite(T x) { return f_abs(x) < static_cast<T>(INFINITY); }
+// Indices of a dimension; those that are out of range are noted, and read its start.
 template <typename T>
-INLINE T f_wrap_index(T i, T size) { return i < 0 ? i + size : i; }
+INLINE T f_plain_index(T i, T size) { return (i < 0 || i >= size) ? T(0) : i; }
+template <typename T>
+INLINE T f_wrap_index(T i, T size) { return f_plain_index(i < 0 ? i + size : i, size); }
+template <typename T>
+INLINE int f_outside_plain_index(T i, T size) { return i < 0 || i >= size; }
+template <typename T>
+INLINE int f_outside_wrap_index(T i, T size) { return i < -size || i >= size; }
+template <typename T>
+INLINE int f_is_zero(T divisor) { return divisor == 0 ? 2 : 0; }
+
+// At the end of a thread's share, what was wrong with values is left for the launcher.
+struct Note {
+  int* status;
+  const int& bad;
+  ~Note() {
+    if (bad == 0) return;
+#pragma omp atomic write
+    *status = bad;
+  }
+};
 
 template <typename T>
 INLINE T f_silu(T x) { return x / (T(1) + f_exp(-x)); }
