@@ -186,7 +186,11 @@ def drawn(batch: int, count: int) -> list[Program]:
 
     @seed(batch)
     @settings(
-        max_examples=count, phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     @given(programs())
     def collect(program: Program) -> None:
