@@ -83,7 +83,14 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
         [*flags, str(directory / source), "-o", str(library)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{(directory / source).read_text()}"
-    return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
+    return launcher_of(ctypes.CDLL(str(library)), step)
+
+
+def launcher_of(library: ctypes.CDLL, step: Step) -> Any:
+    """A step's launcher in a library that has it."""
+    function = getattr(library, f"launch_{step.name}")
+    function.restype = ctypes.c_int if step.declaration.startswith('extern "C" int') else None
+    return function
 
 
 @functools.cache
@@ -108,7 +115,7 @@ def check_names(step: Step, text: str) -> None:
 
 def _parameters(text: str, name: str = r"launch_\w+") -> list[str]:
     """Names of a launcher's parameters in order: a caller that has another order compiles too."""
-    found = re.search(rf'extern "C" void {name}\(([^)]*)\)', text)
+    found = re.search(rf'extern "C" (?:void|int) {name}\(([^)]*)\)', text)
     assert found is not None, text
     return [one.split()[-1].lstrip("*") for one in found[1].split(",")]
 
@@ -128,15 +135,15 @@ def run_steps(
         functions = {step.name: compile_step(step, Path(folder), device) for step in printed(steps)}
         settings = max((n for step in steps for n in step.tunables.values()), default=1) if every_setting else 1
         for setting in range(settings):
-            buffers = _given(graph, model, inputs, place)
+            buffers = given_buffers(graph, model, inputs, place)
             for step in steps:
-                _call(step, functions[step.name], buffers, setting, place)
+                call_step(step, functions[step.name], buffers, setting, place)
             if device is Device.CUDA:
                 torch.cuda.synchronize()
             yield setting, [buffers[name] for name in state.returned], steps
 
 
-def _given(graph: Graph, model: Any, inputs: list[Any], place: str) -> dict[str, Any]:
+def given_buffers(graph: Graph, model: Any, inputs: list[Any], place: str) -> dict[str, Any]:
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     buffers: dict[str, Any] = {}
     for item in graph.inputs:
@@ -151,7 +158,7 @@ def _given(graph: Graph, model: Any, inputs: list[Any], place: str) -> dict[str,
     return buffers
 
 
-def _call(step: Step, function: Any, buffers: dict[str, Any], setting: int, place: str) -> None:
+def call_step(step: Step, function: Any, buffers: dict[str, Any], setting: int, place: str) -> None:
     for buffer in (*step.outputs, *step.scratch):
         meta = buffer.meta
         made = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, meta.dtype), device=place)
@@ -163,7 +170,9 @@ def _call(step: Step, function: Any, buffers: dict[str, Any], setting: int, plac
     arguments.append(ctypes.c_int(setting % max(step.tunables.values(), default=1)))
     if place == "cuda":
         arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-    function(*arguments)
+    status = function(*arguments)
+    if status:
+        raise IndexError(f"{step.name}: {status}")
 
 
 def check(
@@ -183,9 +192,9 @@ def check(
     model = model.to(place).eval()
     graph = graph or graph_of(model, inputs)
     with torch.no_grad():
-        eager = _flat(model(*inputs))
+        eager = flat(model(*inputs))
         wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
-        exact = _flat(copy.deepcopy(model).double()(*wide))
+        exact = flat(copy.deepcopy(model).double()(*wide))
     steps: list[Step] = []
     for setting, ours, steps in run_steps(graph, model, inputs, device, every_setting, written_out):
         text = "\n".join(f"--- {p}\n{t}" for s in steps for p, t in s.files.items() if s.name in p)
@@ -218,8 +227,8 @@ def _check_layout(mine: Any, graph: Graph, name: str, text: str) -> None:
         assert all(a == b for a, b in strides), (name, strides, text)
 
 
-def _flat(value: Any) -> list[Any]:
-    return [value] if isinstance(value, torch.Tensor) else [x for item in value for x in _flat(item)]
+def flat(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) else [x for item in value for x in flat(item)]
 
 
 def _error(a: Any, truth: Any) -> float:

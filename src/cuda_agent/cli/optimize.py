@@ -21,6 +21,7 @@ from cuda_agent.core.errors import (
     EXIT_INTERRUPTED,
     EXIT_NOT_PASSED,
     EXIT_OK,
+    EXIT_PLAYBOOK_FAILED,
     CudaAgentError,
     NotCovered,
     PolicyError,
@@ -185,11 +186,13 @@ def answer_of(run: Trajectory, code: int) -> CommandAnswer:
 
 
 def exit_code(trajectory: Trajectory) -> int:
-    """0 when the best candidate passed; else 130, 10, 7 or 9 by how the run ended."""
+    """0 when the best candidate passed; else 130, 10, 7, 14 or 9 by how the run ended."""
     if trajectory.outcome == "interrupted":
         return EXIT_INTERRUPTED
     if trajectory.outcome == "policy_error":
         return PolicyError.exit_code
     if trajectory.evaluation is not None and trajectory.evaluation.verdict is Verdict.PASSED:
         return EXIT_OK
+    if trajectory.outcome == "gave_up" and trajectory.policy == "playbook":
+        return EXIT_PLAYBOOK_FAILED
     return NotCovered.exit_code if trajectory.outcome == "not_covered" else EXIT_NOT_PASSED

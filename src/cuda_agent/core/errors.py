@@ -85,4 +85,6 @@ class LockMismatch(CudaAgentError):
 #: The other exit codes of a command.
 EXIT_OK = 0
 EXIT_NOT_PASSED = 9
+#: the playbook's own kernel doesn't compile or isn't right.
+EXIT_PLAYBOOK_FAILED = 14
 EXIT_INTERRUPTED = 130

@@ -116,13 +116,14 @@ class GraphInput(Record):
 class Node(Record):
     """One operator call. `op` is its full name, such as `aten.gelu.default`; `getitem` picks one of several outputs.
     `outputs` has one meta for a tensor result and several for a tuple (an entry is None for a value that is no
-    tensor)."""
+    tensor). `line` is the task's line that calls it, such as `12: return torch.relu(x)`."""
 
     name: str
     op: str
     args: tuple[Arg, ...] = ()
     kwargs: dict[str, Arg] = Field(default_factory=dict)
     outputs: tuple[TensorMeta | None, ...]
+    line: str = ""
 
     def argument(self, index: int, name: str, default: Arg = None) -> Arg:
         """Returns the argument, given by position or by keyword."""
@@ -145,6 +146,8 @@ class Graph(StoredRecord):
     forward_parameters: tuple[str, ...] = ()
     #: The defaults of `forward`'s parameters as source; keyword-only parameters are here only.
     forward_defaults: dict[str, str] = Field(default_factory=dict)
+    #: Parameters of `forward` without tensors -> the value as source that the graph was captured with.
+    fixed: dict[str, str] = Field(default_factory=dict)
     #: All names in the state dict (parameters and persistent buffers), used in the graph or not.
     state: dict[str, TensorMeta] = Field(default_factory=dict)
     state_parameters: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from cuda_agent.core.graph import reached
 from cuda_agent.core.words import tables, word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
-from cuda_agent.playbook.expression import Expr
+from cuda_agent.playbook.expression import INDEXING, Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.workspace.skills import FOLDERS
@@ -62,7 +62,7 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
     if op == "not":
         return f"(!{args[0]})" if types[0] == "b" else f"({args[0]} == 0)"
     if op == "div" and expr.type in ("i32", "i64"):
-        return f"({args[0]} / {args[1]})"
+        return f"f_quotient({args[0]}, {args[1]})"
     if op == "cast":
         if expr.type == "b":
             return f"({args[0]} != 0)"
@@ -80,6 +80,8 @@ class Printer:
     load: Callable[[int, Expr], str] | None = None
     known: dict[int, str] = field(default_factory=dict)
     holding: frozenset[Bound] = frozenset()
+    #: whether values that PyTorch refuses are noted in a variable `bad`.
+    checks: bool = False
 
     def address(self, coord: Coord, *, without: int | None = None) -> str:
         """Returns the text of an address, without the term of axis `without`."""
@@ -136,6 +138,10 @@ class Printer:
         lines = []
         for at in order:
             text, op = self._text(at), nodes[at].op
+            if self.checks and nodes[at].is_checked(nodes):
+                name = f"f_outside_{op}" if op in INDEXING else "f_is_zero"
+                parts = nodes[at].args if op in INDEXING else nodes[at].args[1:]
+                lines.append(f"bad |= {name}({', '.join(self.known[part] for part in parts)});")
             if op == "const" or (uses[at] <= 1 and len(text) <= 56 and at not in dynamic and op != "load"):
                 self.known[at] = text
             else:
@@ -331,4 +337,11 @@ def launcher(
         return f"reinterpret_cast<{type_}>(static_cast<const char*>({buffer}.data_ptr()) + {moved[buffer]}LL)"
 
     passed = ", ".join(argument(type_, buffer) for type_, buffer in plain)
-    return declared, f"launch_{name}({passed}, config_{name}{', stream' if device is Device.CUDA else ''});"
+    call = f"launch_{name}({passed}, config_{name}{', stream' if device is Device.CUDA else ''})"
+    return declared, f'check_values("{name}", {call});' if notes_values(work, device) else f"{call};"
+
+
+def notes_values(work: Kernel, device: Device) -> bool:
+    """Returns whether the launcher returns what was wrong with the operands' values. On a GPU the kernel stops with an
+    assertion instead, as PyTorch's do, since to read a result would wait for it."""
+    return device is Device.CPU and any(expr.is_checked(work.nodes) for expr in work.nodes)

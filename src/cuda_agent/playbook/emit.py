@@ -69,6 +69,7 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
             "cuda": device is Device.CUDA,
             "declarations": list(dict.fromkeys(step.declaration for step in steps if step.declaration)),
             "includes": list(dict.fromkeys(header for step in steps for header in step.includes)),
+            "with_values": any("check_values(" in step.call for step in steps),
             "with_status": any("check_status(" in step.call for step in steps),
             "stages": stages,
             "is_row_major": lambda meta: meta.strides == ir.contiguous(meta.shape) or 0 in meta.shape,
@@ -155,6 +156,18 @@ def signature(graph: Graph) -> str:
     return ", ".join([*parts, "*", *keywords] if keywords else parts)
 
 
+def refusals(graph: Graph) -> list[str]:
+    """Returns statements of `forward` that refuse other values than those that the graph was captured with."""
+    names = dict(zip(graph.forward_parameters, parameters(graph), strict=True))
+    lines = []
+    for name, text in graph.fixed.items():
+        name = names.get(name) or _free_name(name, list(names.values()))
+        # `in` also compares what has no operators here.
+        lines += [f"if {name} is not None:" if text == "None" else f"if {name} not in ({text},):"]
+        lines += [f"    raise ValueError({f'{name} must be {text}, which the kernels are made for'!r})"]
+    return lines
+
+
 def config_line(tunables: Mapping[str, int], config: Mapping[str, int] | None) -> str:
     """Returns the line of `model_new.py` that holds the settings."""
     settings = {name: (config or {}).get(name, 0) for name in tunables}
@@ -190,7 +203,7 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
             "float_dtypes": ir.FLOAT_DTYPES,
             "repr": repr,
             "forward_parameters": signature(graph),
-            "draws": draw_lines(graph, device),
+            "draws": [*refusals(graph), *draw_lines(graph, device)],
             "forward_call": call(forward),
             "result": _nest(spec).replace("results[0]", "results") if single else _nest(spec),
             "plain": spec == {"t": 0},

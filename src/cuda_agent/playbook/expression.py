@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import ORIGIN, Bound, Coord
+
+#: operators that make an index of a dimension: of its index, which may count from the end, and its size.
+INDEXING = ("wrap_index", "plain_index")
+#: operators that divide.
+DIVIDING = ("div", "floordiv", "remainder", "fmod")
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,11 @@ class Expr:
     def coords(self) -> tuple[Coord, ...]:
         """All positions in it: its own and those of its guards."""
         return (self.coord, *(bound.coord for bound in self.guards))
+
+    def is_checked(self, nodes: Sequence[Expr]) -> bool:
+        """Returns whether PyTorch refuses some values of the operands: indices out of range, and divisors of 0."""
+        divides = self.op in DIVIDING and self.type in ("i32", "i64")
+        return self.op in INDEXING or (divides and not nodes[self.args[1]].value)
 
     def mapped(self, node: Callable[[int], int], coord: Callable[[Coord], Coord]) -> Expr:
         """Returns the expression with other operands and positions."""

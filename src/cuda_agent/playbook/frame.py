@@ -127,9 +127,16 @@ class Inliner:
                 nodes.append(self.const(arg, type_))
         result = ir.compute_type(value.dtype)
         if value.op in ("cast", "copy"):
-            return self.cast(nodes[0], result)
-        node = self.add(Expr(value.op, "b" if value.op in COMPARISONS else value.at, tuple(nodes)))
-        return self.cast(node, result)
+            same = isinstance(value.args[0], str) and self.values[value.args[0]].dtype == value.dtype
+            return nodes[0] if same else self._narrowed(self.cast(nodes[0], result), value.dtype)
+        node = self.cast(self.add(Expr(value.op, "b" if value.op in COMPARISONS else value.at, tuple(nodes))), result)
+        return self._narrowed(node, value.dtype)
+
+    def _narrowed(self, node: int, dtype: str) -> int:
+        """Returns a value of a narrow integer dtype as it would be read from memory."""
+        if dtype not in NARROW or self.nodes[node].op in ("load", *SELECTIONS):
+            return node
+        return self.add(Expr(f"as_{dtype}", "i32", (node,)))
 
     def _reshape(self, value: ir.Reshape, at: tuple[Coord, ...]) -> tuple[Coord, ...]:
         shape = self.values[value.arg].shape
@@ -251,7 +258,7 @@ class Inliner:
         picks = tuple(at[a] if size != 1 else Coord() for a, size in zip(value.index_axes, shape, strict=True))
         node = self.cast(self.inline(value.index, picks, guards), "i64")
         length = self.values[value.arg].shape[value.dim]
-        wrap = self.add(Expr("wrap_index", "i64", (node, self.const(length, "i64"))))
+        wrap = self.add(Expr("wrap_index" if value.wraps else "plain_index", "i64", (node, self.const(length, "i64"))))
         wrapped = self.ranges.affine(wrap, lambda at: self.cast(at, "i64"))
         index = tuple(wrapped if d == value.dim else at[axis] for d, axis in enumerate(value.axes))
         return self.inline(value.arg, index, guards)
@@ -326,6 +333,10 @@ MOST_NODES = 256
 _COMPUTED = (ir.Pointwise, ir.Cat, ir.Pad, ir.Take, ir.Reduce, ir.Scan)
 #: the most pieces of a concatenation that a kernel unrolls.
 MOST_UNROLLED = 4
+#: integer dtypes that are computed in a wider type.
+NARROW = frozenset(("uint8", "int8", "int16"))
+#: operators whose result is one of their operands.
+SELECTIONS = frozenset(("const", "where", "maximum", "minimum"))
 #: operators whose result is a bool in any compute type.
 COMPARISONS = frozenset(
     ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit", "not", "and", "or", "xor")

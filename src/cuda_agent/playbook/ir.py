@@ -29,6 +29,19 @@ def compute_type(dtype: str) -> str:
     return {"float64": "f64", "int64": "i64", "bool": "b"}.get(dtype, "f32" if dtype in FLOAT_DTYPES else "i32")
 
 
+def is_integer(dtype: str) -> bool:
+    return dtype not in FLOAT_DTYPES and dtype != "bool"
+
+
+def as_scalar_of(value: Scalar, dtype: str) -> Scalar:
+    """Returns a number as PyTorch passes it to an operator of this dtype: integers wrap around."""
+    if isinstance(value, float) or not is_integer(dtype):
+        return value
+    bits = 8 * ITEM_BYTES[dtype]
+    low = 0 if dtype == "uint8" else -(1 << (bits - 1))
+    return (int(value) - low) % (1 << bits) + low
+
+
 def promote(a: str, b: str) -> str:
     """Returns PyTorch's result type of two tensors of dimension ≥ 1."""
     if {a, b} == {"float16", "bfloat16"}:
@@ -182,6 +195,8 @@ class Take(Value):
     index: str = ""
     axes: tuple[int, ...] = ()
     index_axes: tuple[int, ...] = ()
+    #: whether negative indices count from the end. Otherwise they are out of range.
+    wraps: bool = False
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ class Builder:
     ) -> str:
         """Adds `op`, computed in type `at` (by default the compute type of `dtype`) and stored as `dtype`."""
         at = at or ir.compute_type(dtype)
+        args = tuple(arg if isinstance(arg, str) else ir.as_scalar_of(arg, dtype) for arg in args)
         return self.add(ir.Pointwise(name or self.fresh(op), self.shape(*args), dtype, op, args, at))
 
     def typed(self, dtype: str) -> Callable[..., str]:
@@ -186,13 +187,13 @@ class Builder:
         source = self.values[arg]
         return self.add(ir.Pad(self.fresh("padded"), tuple(shape), source.dtype, arg, tuple(low), source.shape, fill))
 
-    def take(self, arg: str, dim: int, index: str, *, name: str) -> str:
+    def take(self, arg: str, dim: int, index: str, *, name: str, wraps: bool = False) -> str:
         """Adds index_select: the dimensions of the index replace dimension `dim`."""
         picks = self.rank(index)
         axes = tuple(-1 if d == dim else d + (picks - 1) * (d > dim) for d in range(self.rank(arg)))
         shape = ir.resized(self.shape_of(arg), dim, *self.shape_of(index))
         dtype = self.values[arg].dtype
-        return self.add(ir.Take(name, shape, dtype, arg, dim, index, axes, tuple(range(dim, dim + picks))))
+        return self.add(ir.Take(name, shape, dtype, arg, dim, index, axes, tuple(range(dim, dim + picks)), wraps))
 
     def reshape(self, arg: str, shape: Sequence[int], name: str | None = None) -> str:
         return self.add(ir.Reshape(name or self.fresh("reshape"), tuple(shape), self.values[arg].dtype, arg))

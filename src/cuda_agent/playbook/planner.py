@@ -34,6 +34,7 @@ def plan(
     live = live_nodes(graph)
     covered: set[str] = set()
     missing: dict[str, CantLower] = {}
+    lines: dict[str, str] = {}
     for node in graph.nodes:
         if node.name in covered or node.name not in live:
             continue
@@ -42,6 +43,7 @@ def plan(
             covered |= claim.covers
             continue
         reason = state.builder.lower(node, TABLE)
+        lines.setdefault(LAYERS_OF.get(node.op, node.op), f", line {node.line}" if node.line else "")
         if reason is not None and node.op in LAYERS:
             missing.setdefault(node.op, CantLower("only float32 without projections"))
         elif reason is not None and node.op in LAYERS_OF:
@@ -53,7 +55,7 @@ def plan(
     if missing:
         # An operator that only reads a missing one's result is no cause.
         own = {op: why for op, why in missing.items() if not isinstance(why, NeedsOther)} or missing
-        names = ", ".join(f"{op} ({why})" for op, why in sorted(own.items()))
+        names = ", ".join(f"{op} ({why}{lines[op]})" for op, why in sorted(own.items()))
         raise NotCovered(
             f"No skill of the playbook covers {names}", "Try another policy, or write these kernels by hand"
         )

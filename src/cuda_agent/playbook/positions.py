@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cuda_agent.playbook.coords import Coord, Dim
-from cuda_agent.playbook.expression import Expr
+from cuda_agent.playbook.expression import INDEXING, Expr
 
 #: the smallest and the largest value, integers or infinite.
 Interval: TypeAlias = tuple[float, float]
@@ -68,7 +68,7 @@ class Ranges:
         return self._arithmetic(expr)
 
     def _arithmetic(self, expr: Expr) -> Interval:
-        if expr.op not in ("wrap_index", "quotient", "modulo", "add", "sub", "mul"):
+        if expr.op not in (*INDEXING, "quotient", "modulo", "add", "sub", "mul"):
             return ANYTHING
         (low, high), (by_low, by_high) = (self.interval(a) for a in expr.args)
         if expr.op == "add":
@@ -78,12 +78,12 @@ class Ranges:
         if expr.op == "mul":
             ends = [_product(a, b) for a in (low, high) for b in (by_low, by_high)]
             return min(ends), max(ends)
-        if by_low != by_high or by_low < 1 or (low < 0 and expr.op != "wrap_index"):
+        if by_low != by_high or by_low < 1 or (low < 0 and expr.op not in INDEXING):
             return ANYTHING
         if expr.op == "quotient":
             return low // by_low, high // by_low if math.isfinite(high) else high
         # torch requires that an index lies within the dimension.
-        return 0, by_low - 1 if expr.op == "wrap_index" else min(high, by_low - 1)
+        return 0, by_low - 1 if expr.op in INDEXING else min(high, by_low - 1)
 
     def affine(self, at: int, widened: Callable[[int], int]) -> Coord:
         """Returns an integer expression as a position. Sums and multiples become affine terms where nothing overflows.
@@ -98,7 +98,7 @@ class Ranges:
             if expr.type == "i64" or known != ANYTHING:
                 return self.affine(expr.args[0], widened)
         if self.interval(at) != ANYTHING:
-            if expr.op == "wrap_index":
+            if expr.op in INDEXING:
                 return self.wrapped(expr.args[0], expr.args[1], widened) or Coord(dynamic=((widened(at), 1),))
             if expr.op in ("add", "sub"):
                 first, second = (self.affine(a, widened) for a in expr.args)

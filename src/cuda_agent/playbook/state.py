@@ -15,6 +15,7 @@ from cuda_agent.core.graph import Node, TensorMeta, reached
 from cuda_agent.playbook import ir, kernel
 from cuda_agent.playbook.codegen import launcher
 from cuda_agent.playbook.coords import Conflict
+from cuda_agent.playbook.expression import INDEXING
 from cuda_agent.playbook.operators.windows import write_out
 from cuda_agent.playbook.passes import recomputed_by_rows
 from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, Step
@@ -229,7 +230,7 @@ class State(PlanState):
         words = [
             e.op
             for e in work.nodes
-            if e.op not in ("load", "const", "cast", "index", "inside", "reduce", "scan", "wrap_index")
+            if e.op not in ("load", "const", "cast", "index", "inside", "reduce", "scan", *INDEXING)
         ]
         kinds = [e.name for e in work.nodes if e.op in ("reduce", "scan")]
         return self.fresh("_".join([stem, *list(dict.fromkeys(kinds + words[::-1]))[:3]]))

@@ -154,6 +154,8 @@ def test_exit_codes_of_a_run() -> None:
     assert exit_code(trajectory("a", evaluation())) == 0
     assert exit_code(trajectory("a", evaluation(Verdict.INCORRECT))) == 9
     assert exit_code(trajectory("a", None, "not_covered")) == 10
-    assert exit_code(trajectory("a", None, "gave_up")) == 9
+    gave_up = trajectory("a", None, "gave_up")
+    assert exit_code(gave_up) == 14
+    assert exit_code(gave_up.model_copy(update={"policy": "llm"})) == 9
     assert exit_code(trajectory("a", evaluation(), "interrupted")) == 130
     assert exit_code(trajectory("a", None, "policy_error")) == 7

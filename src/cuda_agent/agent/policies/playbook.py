@@ -140,7 +140,8 @@ class _Moves:
             if precise:
                 tried = yield from self._try(precise, before=tried.held)
         if tried.chosen is None:
-            yield self._finish(f"the playbook's kernel was not accepted: {tried.said}", "gave_up")
+            cause = f"the playbook's own kernel was not accepted, which is a failure of the playbook: {tried.said}"
+            yield self._finish(cause, "gave_up")
         else:
             plan = tried.chosen.plan
             yield self._finish(f"{plan.summary}; {tried.latency_us:,.1f} us", "finished", plan)

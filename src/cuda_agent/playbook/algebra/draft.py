@@ -145,7 +145,7 @@ class Draft:
         while name in self._nodes or name in self.inputs:
             self._serial += 1
             name = f"{name}_{self._serial}"
-        node = Node(name=name, op=op, args=tuple(args), kwargs=kwargs or {}, outputs=metas)
+        node = Node(name=name, op=op, args=tuple(args), kwargs=kwargs or {}, outputs=metas, line=at.line)
         self.order.insert(self.order.index(at.name), name)
         self._nodes[name] = node
         self._register(node)

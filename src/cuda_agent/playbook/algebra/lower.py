@@ -28,7 +28,8 @@ def _masked(draft: Draft, at: Node, scores: Ref, mask: Ref) -> Ref:
 
 
 def attention_to_products(draft: Draft, node: Node) -> str:
-    """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v with s = 1/√d, by definition. The two matrix
+    """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v with s = 1/√d, by definition, and 0 where the
+    mask leaves nothing. The two matrix
     products may use tensor cores, which torch's float32 path doesn't. One softmax kernel is between them."""
     refuse(node.op != "aten.scaled_dot_product_attention.default")
     q, k, v = tensors(*node.args[:3])
@@ -47,9 +48,8 @@ def attention_to_products(draft: Draft, node: Node) -> str:
     if causal:
         scores = _masked(draft, node, scores, _causal_mask(draft, node, q_shape[-2], k_shape[-2]))
     meta = draft.meta(scores)
-    weights = draft.emit(
-        node, "aten.softmax.int", (scores, len(meta.shape) - 1), contiguous_meta(meta.shape, meta.dtype)
-    )
+    softmax = "aten._safe_softmax.default" if isinstance(mask, Ref) else "aten.softmax.int"
+    weights = draft.emit(node, softmax, (scores, len(meta.shape) - 1), contiguous_meta(meta.shape, meta.dtype))
     return cast(draft, node, matmul(draft, node, weights, v), draft.meta(node.name).dtype).ref
 
 

@@ -58,7 +58,8 @@ def binary(b: Builder, node: Node, op: str) -> str:
 
 def compare(b: Builder, node: Node, op: str) -> str:
     args = [b.arg(node, 0), b.arg(node, 1, "other")]
-    at = ir.compute_type(common_dtype(b, args))
+    common = common_dtype(b, args)
+    args, at = [arg if isinstance(arg, str) else ir.as_scalar_of(arg, common) for arg in args], ir.compute_type(common)
     return b.pointwise(op, *args, dtype="bool", at="i32" if at == "b" else at, name=node.name)
 
 
@@ -104,6 +105,20 @@ def power(b: Builder, node: Node) -> str:
         if y == -2:
             return b.result(node, "reciprocal", inner("square", x))
     return b.result(node, "pow", x, y)
+
+
+def lerp(b: Builder, node: Node) -> str:
+    """Lowers lerp. From a weight of a half on it starts at the other end, so that a weight of 1 gives that."""
+    x, y, weight = b.args(node, 0, 1, 2)
+    inner = b.typed(b.internal(b.out(node).dtype))
+    step = inner("sub", y, x)
+    if not isinstance(weight, str):
+        if abs(weight) < 0.5:
+            return b.result(node, "add", x, inner("mul", step, weight))
+        return b.result(node, "sub", y, inner("mul", step, 1.0 - weight))
+    near, far = inner("add", x, inner("mul", step, weight)), inner("mul", step, inner("sub", 1.0, weight))
+    is_near = b.test("lt", inner("abs", weight), 0.5, at=ir.compute_type(b.out(node).dtype))
+    return b.result(node, "where", is_near, near, inner("sub", y, far))
 
 
 def prelu(b: Builder, node: Node) -> str:

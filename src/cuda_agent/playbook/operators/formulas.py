@@ -21,10 +21,11 @@ from cuda_agent.playbook.operators.losses import reduced
 #: class of the syntax tree -> the kernels' operator.
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.USub: "neg", ast.Not: "not", ast.And: "and",
-    ast.Or: "or", ast.Lt: "lt", ast.Gt: "gt", ast.Eq: "eq",
+    ast.Or: "or", ast.Lt: "lt", ast.Gt: "gt", ast.Eq: "eq", ast.LtE: "le",
+    ast.GtE: "ge",
 }  # fmt: skip
 #: operators with a bool result that are computed in their operands' type.
-_TESTS = frozenset(("lt", "gt", "eq", "isnan", "isinf"))
+_TESTS = frozenset(("lt", "gt", "le", "ge", "eq", "isnan", "isinf"))
 _LOGICAL = frozenset(("and", "or", "not"))
 #: the same for numbers.
 _NUMBERS: dict[str, Callable[..., Any]] = {
@@ -90,6 +91,7 @@ class _Formula:
         if name is not None:
             return self.b.pointwise(op, *args, dtype=dtype, name=name or self.b.fresh(self.node.name))
         if op in _TESTS or op in _LOGICAL:
+            args = [arg if isinstance(arg, str) else ir.as_scalar_of(arg, dtype) for arg in args]
             return _Name(self.b.test(op, *args, at="b" if op in _LOGICAL else ir.compute_type(dtype)))
         return _Name(self.b.pointwise(op, *args, dtype=self.b.internal(dtype)))
 

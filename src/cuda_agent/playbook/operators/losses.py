@@ -5,7 +5,7 @@ from __future__ import annotations
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower
-from cuda_agent.playbook.operators.reductions import log_sum_exp, mean_of
+from cuda_agent.playbook.operators.reductions import exponential_sums, mean_of
 
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 
@@ -63,11 +63,16 @@ def cross_entropy(b: Builder, node: Node) -> str:
     op = b.typed(b.inner(x))
     if b.values[target].dtype in ir.FLOAT_DTYPES:
         return reduced(b, node, _expected_loss(b, x, target, dim, smoothing), how)
-    lse = log_sum_exp(b, x, (dim,), keep=False)
+    top, rest = exponential_sums(b, x, (dim,), keep=False)
     picked, keep = _picked(b, x, target, ignore)
-    score = op("sub", picked, lse)
+    score = op("sub", op("sub", picked, top), rest)
     if smoothing:
-        smooth = op("sub", mean_of(b, x, (dim,), keep=False), lse)
+        # The distance from any value of the row is small, where the row's mean may be large.
+        first = b.slice(x, dim, 0, 1, name=b.fresh("first"))
+        first = op("where", b.test("isfinite", first, at=ir.compute_type(b.inner(x))), first, 0.0)
+        near = mean_of(b, op("sub", x, first), (dim,), keep=False)
+        first = b.select(first, dim, 0, name=b.fresh("first"))
+        smooth = op("add", near, op("sub", op("sub", first, top), rest))
         score = op("add", op("mul", score, 1.0 - smoothing), op("mul", smooth, smoothing))
     return _mean_of_kept(b, node, score, keep, how)
 
@@ -76,10 +81,10 @@ def _expected_loss(b: Builder, x: str, target: str, dim: int, smoothing: float) 
     """Adds -Σ target · log_softmax(x) over the classes."""
     shape, inner = b.shape_of(x), b.inner(x)
     op = b.typed(inner)
-    lse = b.expand(log_sum_exp(b, x, (dim,), keep=True), shape)
+    top, rest = (b.expand(value, shape) for value in exponential_sums(b, x, (dim,), keep=True))
     if smoothing:
         target = op("add", op("mul", target, 1.0 - smoothing), smoothing / shape[dim])
-    return b.reduce("sum", op("mul", target, op("sub", lse, x)), (dim,), dtype=inner)
+    return b.reduce("sum", op("mul", target, op("sub", rest, op("sub", x, top))), (dim,), dtype=inner)
 
 
 def nll_loss(b: Builder, node: Node) -> str | tuple[str | None, ...]:

@@ -161,30 +161,38 @@ def var_mean(b: Builder, node: Node) -> tuple[str, ...]:
     return b.cast(first, dtype, b.fresh(node.name)), b.cast(mean_of(b, x, dims, keep=keep), dtype, b.fresh(node.name))
 
 
-def log_sum_exp(b: Builder, x: str, dims: Sequence[int], *, keep: bool) -> str:
-    """Adds max + log Σ exp(x - max) in the accumulation type. It is -inf where all x are."""
+def exponential_sums(b: Builder, x: str, dims: Sequence[int], *, keep: bool) -> tuple[str, str]:
+    """Adds the maximum and log Σ exp(x - max) in the accumulation type. Their sum would lose what the second one adds
+    to a large maximum."""
     top, total = (b.reduce(kind, x, dims, dtype=b.inner(x), keep=keep) for kind in ("max", "expsum"))
-    inner = b.typed(b.inner(x))
-    return inner("add", inner("log", total), top)
+    return top, b.pointwise("log", total, dtype=b.inner(x))
 
 
 def logsumexp(b: Builder, node: Node) -> str:
+    """Lowers logsumexp, which is the maximum where that is infinite."""
     x, dims, keep = _operand(b, node)
-    return b.finish(node, log_sum_exp(b, x, dims, keep=keep))
+    top, rest = exponential_sums(b, x, dims, keep=keep)
+    infinite, inner = b.test("isinf", top, at=ir.compute_type(b.inner(x))), b.typed(b.inner(x))
+    return b.finish(node, inner("where", infinite, top, inner("add", rest, top)))
 
 
 def softmax(b: Builder, node: Node) -> str:
-    """Lowers softmax: exp(x - max) / Σ exp(x - max)."""
+    """Lowers softmax: exp(x - max) / Σ exp(x - max). The safe one is 0 where all x are -inf."""
     x, dims = b.arg(node, 0), dims_of(b, b.arg(node, 0), b.arg(node, 1, "dim"))
     inner = b.typed(b.inner(x))
-    shifted = inner("sub", x, b.reduce("max", x, dims, dtype=b.inner(x), keep=True))
+    top = b.reduce("max", x, dims, dtype=b.inner(x), keep=True)
     total = inner("reciprocal", b.reduce("expsum", x, dims, dtype=b.inner(x), keep=True))
-    return b.finish(node, inner("mul", inner("exp", shifted), total))
+    result = inner("mul", inner("exp", inner("sub", x, top)), total)
+    if "safe" in node.op:
+        result = inner("where", b.test("eq", top, -math.inf, at=ir.compute_type(b.inner(x))), 0.0, result)
+    return b.finish(node, result)
 
 
 def log_softmax(b: Builder, node: Node) -> str:
     x, dims = b.arg(node, 0), dims_of(b, b.arg(node, 0), b.arg(node, 1, "dim"))
-    return b.finish(node, b.pointwise("sub", x, log_sum_exp(b, x, dims, keep=True), dtype=b.inner(x)))
+    top, rest = exponential_sums(b, x, dims, keep=True)
+    inner = b.typed(b.inner(x))
+    return b.finish(node, inner("sub", inner("sub", x, top), rest))
 
 
 def vector_norm(b: Builder, node: Node) -> str:

@@ -164,7 +164,7 @@ def index(b: Builder, node: Node) -> str:
     if len(used) > 1:
         x = b.reshape(x, (*shape[:first], ir.numel(sizes), *shape[used[-1] + 1 :]))
         place = _one_index(b, [picks[d] for d in used], sizes)
-    return b.take(x, first, place, name=node.name)
+    return b.take(x, first, place, name=node.name, wraps=True)
 
 
 def _one_index(b: Builder, picks: list[str], sizes: tuple[int, ...]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode
+from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode, notes_values
 from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.passes import exact, passes
 from cuda_agent.playbook.skills.shared.launchers import printed
@@ -23,7 +23,7 @@ class _Columns:
     def __init__(self, work: Kernel, split: bool) -> None:
         self.work, self.split, self.full = work, split, work.full()
         self.sweeps = passes(work, keep=False)
-        self.printer = Printer(work, lambda k: "j" if k == len(work.rows) - 1 else f"i{k}")
+        self.printer = Printer(work, lambda k: "j" if k == len(work.rows) - 1 else f"i{k}", checks=True)
 
     def prepared(self, roots: list[int], suffix: str) -> list[str]:
         """Returns statements before the loop over columns: they compute costly row-level operands as arrays."""
@@ -39,7 +39,12 @@ class _Columns:
         outside = dict(self.printer.known)
         body = self.printer.statements(sorted(wanted))
         lines = [f"alignas(64) {C_TYPES[self.work.nodes[at].type]} w{at}{suffix}[TILE];" for at in sorted(wanted)]
-        lines += ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *(f"  {line}" for line in body)]
+        also = " reduction(| : bad)" if notes_values(self.work, Device.CPU) else ""
+        lines += [
+            f"#pragma omp simd{also}",
+            "for (long j = begin; j < begin + count; ++j) {",
+            *(f"  {line}" for line in body),
+        ]
         lines += [f"  w{at}{suffix}[j - begin] = {self.printer.known[at]};" for at in sorted(wanted)] + ["}"]
         self.printer.known = outside
         for at in wanted:

@@ -24,7 +24,7 @@ def _cuda(work: Kernel, name: str) -> str:
 
 def _cpu(work: Kernel, name: str) -> str:
     last = len(work.cols) - 1
-    printer = Printer(work, lambda k: "j" if k == last else f"i{k}")
+    printer = Printer(work, lambda k: "j" if k == last else f"i{k}", checks=True)
     body = printer.statements([s.node for s in work.stores])
     texts = streamed(printer, work.stores, last, "k")
     return printed("pointwise/pointwise.cpp.j2", work, Device.CPU, name, tile=_TILE, body=body, **texts)

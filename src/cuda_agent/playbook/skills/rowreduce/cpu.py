@@ -28,7 +28,7 @@ class _Rows:
         self.work, self.split = work, split
         self.rows, self.last = len(work.rows), len(work.axes()) - 1
         self.sweeps = passes(work, keep=not split and ir.numel(work.cols) <= _KEEP_ELEMENTS)
-        self.printer = Printer(work, lambda k: "j" if k == self.last else f"i{k}")
+        self.printer = Printer(work, lambda k: "j" if k == self.last else f"i{k}", checks=True)
 
     def sweep(self, number: int) -> dict[str, Any]:
         """Texts of one sweep; afterwards its reductions are known."""

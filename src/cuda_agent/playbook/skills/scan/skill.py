@@ -81,7 +81,7 @@ def _warps(work: Kernel, name: str) -> tuple[str, int]:
 def _cpu(work: Kernel, name: str) -> str:
     """A thread scans neighbouring rows together, so that what lies side by side is read so."""
     last = len(work.rows) - 1
-    printer = Printer(work, lambda k: "j" if k > last else "(begin + r)" if k == last else f"i{k}")
+    printer = Printer(work, lambda k: "j" if k > last else "(begin + r)" if k == last else f"i{k}", checks=True)
     printer.known.update({at: f"s{at}[r]" for at in _scans(work)})
     body = printer.statements(_bodies(work))
     for at in _scans(work):

@@ -1,4 +1,6 @@
 // out = base, then each value at its place in out, combined with what is there. shape: elements of base, values, way.
+#include <assert.h>
+
 #include "combine.cuh"
 
 namespace {
@@ -57,7 +59,8 @@ __global__ void scatter_rows(float* __restrict__ out, const float* __restrict__ 
   for (int i = threadIdx.x; i < picks; i += blockDim.x) {
     const long long given = places[i], place = given < 0 ? given + size : given;
     const float one = values ? values[i] : value;
-    if (place >= 0 && place < size) put<WAY>(row + place, one);
+    assert(place >= 0 && place < size && "the index is in range");
+    put<WAY>(row + place, one);
   }
   __syncthreads();
   if (four) {

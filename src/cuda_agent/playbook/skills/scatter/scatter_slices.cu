@@ -1,6 +1,8 @@
 // out = base [outer, size, inner], then each slice of values [outer, picks, inner] combined with the slice of out that its
 // index says. Either the places of each slice are linked first, and whoever writes a slice of out reads those that belong to
 // it, so that memory is read and written once; or base is copied, and atomic operations put the slices there.
+#include <assert.h>
+
 #include "combine.cuh"
 
 namespace {
@@ -20,19 +22,19 @@ struct Slices {
   int rows, size, inner, picks, wide;
 };
 
-// Where a pick's slice belongs; -1 outside of base, where no right index is.
+// Where a pick's slice belongs.
 __device__ __forceinline__ int place_of(const Slices& s, int pick) {
   const long long at = pick * s.step;
   const long long given = s.wide ? static_cast<const long long*>(s.index)[at] : static_cast<const int*>(s.index)[at];
   const long long place = given < 0 ? given + s.size : given;
-  return place >= 0 && place < s.size ? static_cast<int>(place) : -1;
+  assert(place >= 0 && place < s.size && "the index is in range");
+  return static_cast<int>(place);
 }
 
 __global__ void link(Slices s) {
   const int pick = blockIdx.x * blockDim.x + threadIdx.x;
   if (pick >= s.picks) return;
-  const int place = place_of(s, pick);
-  if (place >= 0) s.next[pick] = atomicExch(s.head + place, pick);
+  s.next[pick] = atomicExch(s.head + place_of(s, pick), pick);
 }
 
 // A line of threads for each slice of out.
@@ -66,7 +68,6 @@ __global__ void scatter(Slices s) {
   const int row = blockIdx.x * blockDim.y + threadIdx.y;
   if (row >= s.rows) return;
   const int groups = s.inner / WIDTH, place = place_of(s, row % s.picks);
-  if (place < 0) return;
   const auto* values = reinterpret_cast<const Several<WIDTH>*>(s.values) + static_cast<long long>(row) * groups;
   float* out = s.out + (static_cast<long long>(row / s.picks) * s.size + place) * s.inner;
 #pragma unroll 4

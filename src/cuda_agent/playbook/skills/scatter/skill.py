@@ -149,7 +149,7 @@ def _index_put(b: Builder, node: Node) -> Scatter | None:
         placed[at] = b.view(b.fresh("index"), wanted, one, axes)
     # Dimensions after the indexed ones move by as many as the indices have more, or fewer, than they replace.
     moved = {d: d if d < first else d + len(joint) - len(given) for d in range(len(shape)) if d not in given}
-    places = _places(b, shape, wanted, placed, moved)
+    places = _places(b, shape, wanted, placed, moved, "wrap_index")
     way = "sum" if node.argument(3, "accumulate", False) else "set"
     return Scatter(base, places, b.cast(b.expand(values, wanted), "float32"), way)
 
@@ -171,13 +171,14 @@ def _places(
     wanted: Sequence[int],
     placed: dict[int, str],
     moved: dict[int, int] | None = None,
+    kind: str = "plain_index",
 ) -> str:
     """For each element of shape `wanted` its place in a row-major tensor of `shape`: dimension d by the index placed
     there, or by the element's own coordinate `moved[d]` (d where not given)."""
     op, total = b.typed("int32"), ""
     for dim, stride in enumerate(ir.contiguous(shape)):
         if dim in placed:
-            term = op("mul", op("wrap_index", b.cast(placed[dim], "int32"), shape[dim]), stride)
+            term = op("mul", op(kind, b.cast(placed[dim], "int32"), shape[dim]), stride)
         else:
             term = b.iota("place", wanted, dim if moved is None else moved[dim], 0, stride)
         total = op("add", total, term) if total else term

@@ -1,6 +1,7 @@
 // Scalar functions, conversions and vector accesses that the kernels of this folder share.
 // Compute types are float, double, long long, int and bool; 16-bit floats are widened when loaded and rounded when stored.
 #pragma once
+#include <assert.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -98,19 +99,29 @@ __device__ __forceinline__ double f_sigmoid(double x) { return 1.0 / (1.0 + exp(
 __device__ __forceinline__ float f_tanh(float x) {
   const float a = fabsf(x), s = x * x;
   const float p = -3.33332819422e-1f + s * (1.33314422036e-1f + s * (-5.37397155531e-2f + s * (2.06390887954e-2f - s * 5.70498872745e-3f)));
-  const float small = x + x * s * p;
-  const float large = copysignf(1.0f - 2.0f / (expf(2.0f * a) + 1.0f), x);
-  return a < 0.625f ? small : large;
+  const float small = a + a * s * p, large = 1.0f - 2.0f / (expf(2.0f * a) + 1.0f);
+  return copysignf(a < 0.625f ? small : large, x);
 }
 __device__ __forceinline__ double f_tanh(double x) { return tanh(x); }
 __device__ __forceinline__ float f_erf(float x) { return erff(x); }
 __device__ __forceinline__ double f_erf(double x) { return erf(x); }
 __device__ __forceinline__ float f_erfc(float x) { return erfcf(x); }
 __device__ __forceinline__ double f_erfc(double x) { return erfc(x); }
+// The angle less the nearest multiple of π/2. Angles from 2^48 on are a whole number times 2^25, 2^51 or 2^77, and the power
+// is replaced by its rest modulo 2π, in two parts.
 __device__ __forceinline__ float reduced_angle(float x, int* quadrant) {
-  const double k = rint(static_cast<double>(x) * 0.63661977236758134);
+  double angle = x, rest = 0.0;
+  if (fabs(angle) >= 0x1p48) {
+    const bool farthest = fabs(angle) >= 0x1p100, farther = fabs(angle) >= 0x1p74;
+    const double a = angle * (farthest ? 0x1p-77 : farther ? 0x1p-51 : 0x1p-25);
+    const double high = farthest ? 1.4418039957061426 : farther ? 1.038885607650635 : -1.7879377333603939;
+    const double low = farthest ? -7.351110135455308e-17 : farther ? 2.7694813252447877e-17 : -7.976019722750976e-18;
+    angle = a * high;
+    rest = fma(a, low, fma(a, high, -angle));
+  }
+  const double k = rint(angle * 0.63661977236758134);
   *quadrant = static_cast<int>(static_cast<long long>(k) & 3);
-  return static_cast<float>(fma(-k, 6.123233995736766e-17, fma(-k, 1.5707963267948966, static_cast<double>(x))));
+  return static_cast<float>(fma(-k, 6.123233995736766e-17, fma(-k, 1.5707963267948966, angle) + rest));
 }
 __device__ __forceinline__ float sin_or_cos(float r, bool cosine) {
   const float s = r * r;
@@ -121,7 +132,7 @@ __device__ __forceinline__ float sin_or_cos(float r, bool cosine) {
 __device__ __forceinline__ float f_sin(float x) {
   int q;
   const float r = reduced_angle(x, &q), y = sin_or_cos(r, q & 1);
-  return (q & 2) ? -y : y;
+  return x == 0.0f ? x : (q & 2) ? -y : y;
 }
 __device__ __forceinline__ double f_sin(double x) { return sin(x); }
 __device__ __forceinline__ float f_cos(float x) {
@@ -163,6 +174,8 @@ __device__ __forceinline__ float f_copysign(float x, float y) { return copysignf
 __device__ __forceinline__ double f_copysign(double x, double y) { return copysign(x, y); }
 __device__ __forceinline__ float f_nextafter(float x, float y) { return nextafterf(x, y); }
 __device__ __forceinline__ double f_nextafter(double x, double y) { return nextafter(x, y); }
+__device__ __forceinline__ float f_hypot(float x, float y) { return hypotf(x, y); }
+__device__ __forceinline__ double f_hypot(double x, double y) { return hypot(x, y); }
 __device__ __forceinline__ float f_atan2(float y, float x) { return atan2f(y, x); }
 __device__ __forceinline__ double f_atan2(double y, double x) { return atan2(y, x); }
 // Of moderate exponents within 7e-7, without arithmetic in double: x = 2^e * m with m around 1, where __log2f errs by 2^-22 at most; y * e in two
@@ -180,12 +193,15 @@ __device__ __forceinline__ float f_pow(float x, float y) {
 __device__ __forceinline__ double f_pow(double x, double y) { return pow(x, y); }
 template <typename T>
 __device__ __forceinline__ T f_pow(T x, T y) {
+  if (y < 0) return x == 1 ? 1 : x == -1 ? ((y & 1) ? -1 : 1) : 0;
   T result = 1;
   for (; y > 0; y >>= 1, x *= x) result = (y & 1) ? result * x : result;
   return result;
 }
 __device__ __forceinline__ float f_fmod(float x, float y) { return fmodf(x, y); }
 __device__ __forceinline__ double f_fmod(double x, double y) { return fmod(x, y); }
+template <typename T>
+__device__ __forceinline__ T f_quotient(T x, T y) { return x / y; }
 template <typename T>
 __device__ __forceinline__ T f_fmod(T x, T y) { return x % y; }
 __device__ __forceinline__ float f_remainder(float x, float y) {
@@ -208,7 +224,7 @@ __device__ __forceinline__ T floor_quotient(T x, T y) {
   const T r = f_fmod(x, y);
   T q = (x - r) / y;
   if (r != T(0) && (r < T(0)) != (y < T(0))) q -= T(1);
-  if (q == T(0)) return x / y < T(0) ? -T(0) : T(0);
+  if (q == T(0)) return f_copysign(T(0), x / y);
   const T whole = f_floor(q);
   return q - whole > T(0.5) ? whole + T(1) : whole;
 }
@@ -227,8 +243,17 @@ template <typename T>
 __device__ __forceinline__ bool f_isinf(T x) { return isinf(x); }
 template <typename T>
 __device__ __forceinline__ bool f_isfinite(T x) { return isfinite(x); }
+// Indices of a dimension. One that is out of range stops the kernel, as PyTorch's do.
 template <typename T>
-__device__ __forceinline__ T f_wrap_index(T i, T size) { return i < 0 ? i + size : i; }
+__device__ __forceinline__ T f_plain_index(T i, T size) {
+  assert(i >= 0 && i < size && "the index is in range");
+  return i;
+}
+template <typename T>
+__device__ __forceinline__ T f_wrap_index(T i, T size) {
+  assert(i >= -size && i < size && "the index is in range");
+  return i < 0 ? i + size : i;
+}
 
 template <typename T>
 __device__ __forceinline__ T f_silu(T x) { return x * f_sigmoid(x); }
@@ -277,7 +302,7 @@ __device__ __forceinline__ T f_relu6(T x) { return f_minimum(f_relu(x), T(6)); }
 template <typename T>
 __device__ __forceinline__ T f_hardsigmoid(T x) { return f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
 template <typename T>
-__device__ __forceinline__ T f_hardswish(T x) { return x * f_hardsigmoid(x); }
+__device__ __forceinline__ T f_hardswish(T x) { return x * f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
 template <typename T>
 __device__ __forceinline__ T f_softsign(T x) { return x / (T(1) + f_abs(x)); }
 template <typename T>

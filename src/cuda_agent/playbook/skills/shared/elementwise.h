@@ -45,8 +45,9 @@ template <typename T, typename C>
 INLINE T narrow(C x) { return Narrow<T>::from(x); }
 
 INLINE float f_exp(float x) {
+  // What is below the least subnormal number is computed at 0, since subnormal results are slow.
   float c = x > 89.0f ? 89.0f : x;
-  c = c < -87.3f ? -87.3f : c;
+  c = c < -104.0f ? 0.0f : c;
   const float shifted = c * 1.44269504088896341f + 12582912.0f;
   const int n = static_cast<int>(bits_of(shifted) - 0x4b400000u);
   const float k = shifted - 12582912.0f;
@@ -58,37 +59,56 @@ INLINE float f_exp(float x) {
   p = __builtin_fmaf(p, r, 1.6666665459e-1f);
   p = __builtin_fmaf(p, r, 5.0000001201e-1f);
   p = __builtin_fmaf(p, r * r, r) + 1.0f;
-  // 2^n as 2 · 2^(n-1), since n reaches 128; what would be subnormal becomes 0.
-  return p * float_of(static_cast<uint32_t>(n + 126) << 23) * 2.0f;
+  // 2^n as two factors, since n reaches from -150 to 128.
+  const int half = n >> 1;
+  p = p * float_of(static_cast<uint32_t>(half + 127) << 23) * float_of(static_cast<uint32_t>(n - half + 127) << 23);
+  return x < -104.0f ? 0.0f : p;
 }
-INLINE float f_log(float x) {
-  // x = 2^e · m with m in [√½, √2); log x = e·log 2 + log m. Subnormal numbers are scaled first.
+// x = 2^e · m with m in [√½, √2): returns m - 1 and log m - (m - 1). Subnormal numbers are scaled first.
+INLINE float log_rest(float x, float* e, float* f) {
   const float y = x < 1.17549435e-38f ? x * 8388608.0f : x;
   const uint32_t u = bits_of(y), shifted = u - 0x3f3504f3u;
-  const float e = static_cast<float>(static_cast<int>(shifted) >> 23) - (x < 1.17549435e-38f ? 23.0f : 0.0f);
-  const float f = float_of((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f, s = f * f;
+  *e = static_cast<float>(static_cast<int>(shifted) >> 23) - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+  *f = float_of((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+  const float s = *f * *f;
   float p = 7.0376836292e-2f;
-  p = __builtin_fmaf(p, f, -1.1514610310e-1f);
-  p = __builtin_fmaf(p, f, 1.1676998740e-1f);
-  p = __builtin_fmaf(p, f, -1.2420140846e-1f);
-  p = __builtin_fmaf(p, f, 1.4249322787e-1f);
-  p = __builtin_fmaf(p, f, -1.6668057665e-1f);
-  p = __builtin_fmaf(p, f, 2.0000714765e-1f);
-  p = __builtin_fmaf(p, f, -2.4999993993e-1f);
-  p = __builtin_fmaf(p, f, 3.3333331174e-1f);
-  const float tail = __builtin_fmaf(e, -2.12194440e-4f, p * f * s) - 0.5f * s;
-  float result = __builtin_fmaf(e, 0.693359375f, f + tail);
+  p = __builtin_fmaf(p, *f, -1.1514610310e-1f);
+  p = __builtin_fmaf(p, *f, 1.1676998740e-1f);
+  p = __builtin_fmaf(p, *f, -1.2420140846e-1f);
+  p = __builtin_fmaf(p, *f, 1.4249322787e-1f);
+  p = __builtin_fmaf(p, *f, -1.6668057665e-1f);
+  p = __builtin_fmaf(p, *f, 2.0000714765e-1f);
+  p = __builtin_fmaf(p, *f, -2.4999993993e-1f);
+  p = __builtin_fmaf(p, *f, 3.3333331174e-1f);
+  return p * *f * s - 0.5f * s;
+}
+INLINE float log_ends(float x, float result) {
   result = x == INFINITY ? x : result;
   result = x == 0.0f ? -INFINITY : result;
   return x >= 0.0f ? result : NAN;
+}
+INLINE float f_log(float x) {
+  float e, f;
+  const float rest = log_rest(x, &e, &f);
+  return log_ends(x, __builtin_fmaf(e, 0.693359375f, f + __builtin_fmaf(e, -2.12194440e-4f, rest)));
 }
 INLINE double f_exp(double x) { return exp(x); }
 INLINE double f_log(double x) { return log(x); }
 INLINE float f_exp2(float x) { return exp2f(x); }
 INLINE double f_exp2(double x) { return exp2(x); }
-INLINE float f_log2(float x) { return f_log(x) * 1.44269504088896341f; }
+// Exact for powers of two.
+INLINE float f_log2(float x) {
+  float e, f;
+  const float rest = log_rest(x, &e, &f);
+  return log_ends(x, e + __builtin_fmaf(f, 1.44269504088896341f, rest * 1.44269504088896341f));
+}
 INLINE double f_log2(double x) { return log2(x); }
-INLINE float f_log10(float x) { return f_log(x) * 0.43429448190325183f; }
+INLINE float f_log10(float x) {
+  float e, f;
+  const float rest = log_rest(x, &e, &f);
+  const float tail = __builtin_fmaf(e, 4.60503898e-6f, __builtin_fmaf(rest, 0.43429448190325183f, f * 0.43429448190325183f));
+  return log_ends(x, __builtin_fmaf(e, 0.301025390625f, tail));
+}
 INLINE double f_log10(double x) { return log10(x); }
 INLINE float f_log1p(float x) {
   const float u = 1.0f + x, corrected = f_log(u) * (x / (u - 1.0f));
@@ -96,21 +116,8 @@ INLINE float f_log1p(float x) {
   return x == INFINITY ? x : y;
 }
 INLINE double f_log1p(double x) { return log1p(x); }
-// The compiler keeps sqrtf a call for the sake of errno; this form stays in vectors.
-INLINE float f_rsqrt(float x) {
-  float y = float_of(0x5f375a86u - (bits_of(x) >> 1));
-  y = y * (1.5f - 0.5f * x * y * y);
-  y = y * (1.5f - 0.5f * x * y * y);
-  y = y * (1.5f - 0.5f * x * y * y);
-  y = __builtin_fmaf(0.5f * y, __builtin_fmaf(-x * y, y, 1.0f), y);
-  y = x == INFINITY ? 0.0f : y;
-  y = x == 0.0f ? INFINITY : y;
-  return x >= 0.0f ? y : NAN;
-}
-INLINE float f_sqrt(float x) {
-  const float y = f_rsqrt(x), s = x * y, r = __builtin_fmaf(0.5f * y, __builtin_fmaf(-s, s, x), s);
-  return (x == 0.0f || x == INFINITY) ? x : r;
-}
+INLINE float f_sqrt(float x) { return __builtin_sqrtf(x); }
+INLINE float f_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 INLINE double f_sqrt(double x) { return __builtin_sqrt(x); }
 INLINE double f_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
 template <typename T>
@@ -151,9 +158,8 @@ INLINE float f_tanh(float x) {
   p = __builtin_fmaf(p, s, -5.37397155531e-2f);
   p = __builtin_fmaf(p, s, 1.33314422036e-1f);
   p = __builtin_fmaf(p, s, -3.33332819422e-1f);
-  const float small = __builtin_fmaf(p * s, x, x);
-  const float large = __builtin_copysignf(1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f), x);
-  return a < 0.625f ? small : large;
+  const float small = __builtin_fmaf(p * s, a, a), large = 1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f);
+  return __builtin_copysignf(a < 0.625f ? small : large, x);
 }
 INLINE double f_tanh(double x) { return tanh(x); }
 INLINE float f_expm1(float x) {
@@ -183,10 +189,19 @@ INLINE float f_erf(float x) {
 INLINE double f_erf(double x) { return erf(x); }
 INLINE float f_erfc(float x) { return erfcf(x); }
 INLINE double f_erfc(double x) { return erfc(x); }
+// The angle less the nearest multiple of π/2. Angles from 2^48 on are a whole number times 2^25, 2^51 or 2^77, and the power
+// is replaced by its rest modulo 2π, in two parts.
 INLINE float reduced_angle(float x, int* quadrant) {
-  const double k = __builtin_rint(static_cast<double>(x) * 0.63661977236758134);
-  *quadrant = static_cast<int>(k - 4.0 * __builtin_floor(k * 0.25));
-  return static_cast<float>(__builtin_fma(-k, 6.123233995736766e-17, __builtin_fma(-k, 1.5707963267948966, static_cast<double>(x))));
+  const double wide = x, size = __builtin_fabs(wide);
+  const bool far = size >= 0x1p48, farther = size >= 0x1p74, farthest = size >= 0x1p100;
+  const double a = wide * (farthest ? 0x1p-77 : farther ? 0x1p-51 : far ? 0x1p-25 : 1.0);
+  const double high = farthest ? 1.4418039957061426 : farther ? 1.038885607650635 : far ? -1.7879377333603939 : 1.0;
+  const double low = farthest ? -7.351110135455308e-17 : farther ? 2.7694813252447877e-17 : far ? -7.976019722750976e-18 : 0.0;
+  const double angle = a * high, rest = __builtin_fma(a, low, __builtin_fma(a, high, -angle));
+  // Adding 1.5 · 2^52 rounds to a whole number, which is then in the last bits.
+  const double shifted = angle * 0.63661977236758134 + 6755399441055744.0, k = shifted - 6755399441055744.0;
+  *quadrant = static_cast<int>(__builtin_bit_cast(long long, shifted));
+  return static_cast<float>(__builtin_fma(-k, 6.123233995736766e-17, __builtin_fma(-k, 1.5707963267948966, angle) + rest));
 }
 INLINE float sin_or_cos(float r, bool cosine) {
   const float s = r * r;
@@ -197,7 +212,7 @@ INLINE float sin_or_cos(float r, bool cosine) {
 INLINE float f_sin(float x) {
   int q;
   const float r = reduced_angle(x, &q), y = sin_or_cos(r, (q & 1) != 0);
-  return (q & 2) ? -y : y;
+  return x == 0.0f ? x : (q & 2) ? -y : y;
 }
 INLINE double f_sin(double x) { return sin(x); }
 INLINE float f_cos(float x) {
@@ -277,20 +292,35 @@ INLINE float f_copysign(float x, float y) { return __builtin_copysignf(x, y); }
 INLINE double f_copysign(double x, double y) { return __builtin_copysign(x, y); }
 INLINE float f_nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
 INLINE double f_nextafter(double x, double y) { return __builtin_nextafter(x, y); }
+// Without the squares, which overflow and underflow.
+template <typename T>
+INLINE T f_hypot(T x, T y) {
+  const T a = f_abs(x), b = f_abs(y), high = a > b ? a : b, low = a > b ? b : a, ratio = low / high;
+  const T size = high == T(0) ? low : high * f_sqrt(T(1) + ratio * ratio);
+  return (a == T(INFINITY) || b == T(INFINITY)) ? T(INFINITY) : size;
+}
 INLINE float f_atan2(float y, float x) { return atan2f(y, x); }
 INLINE double f_atan2(double y, double x) { return atan2(y, x); }
 INLINE float f_pow(float x, float y) { return powf(x, y); }
 INLINE double f_pow(double x, double y) { return pow(x, y); }
 template <typename T>
 INLINE T f_pow(T x, T y) {
+  if (y < 0) return x == 1 ? 1 : x == -1 ? ((y & 1) ? -1 : 1) : 0;
   T result = 1;
   for (; y > 0; y >>= 1, x *= x) result = (y & 1) ? result * x : result;
   return result;
 }
 INLINE float f_fmod(float x, float y) { return fmodf(x, y); }
 INLINE double f_fmod(double x, double y) { return fmod(x, y); }
+// Quotients of integers: by 0 they are noted, and those of the least integer by -1 wrap around.
 template <typename T>
-INLINE T f_fmod(T x, T y) { return x % y; }
+INLINE T divisor(T y) { return (y == 0 || y == -1) ? T(1) : y; }
+INLINE int f_quotient(int x, int y) { return y == -1 ? static_cast<int>(0u - static_cast<unsigned>(x)) : x / divisor(y); }
+INLINE long long f_quotient(long long x, long long y) {
+  return y == -1 ? static_cast<long long>(0ull - static_cast<unsigned long long>(x)) : x / divisor(y);
+}
+template <typename T>
+INLINE T f_fmod(T x, T y) { return x % divisor(y); }
 INLINE float f_remainder(float x, float y) {
   const float r = fmodf(x, y);
   return (r != 0.0f && ((r < 0.0f) != (y < 0.0f))) ? r + y : r;
@@ -301,7 +331,7 @@ INLINE double f_remainder(double x, double y) {
 }
 template <typename T>
 INLINE T f_remainder(T x, T y) {
-  const T r = x % y;
+  const T r = x % divisor(y);
   return (r != 0 && ((r < 0) != (y < 0))) ? r + y : r;
 }
 // The quotient less its remainder is whole but for rounding: x / y itself may round up to a whole number.
@@ -311,7 +341,7 @@ INLINE T floor_quotient(T x, T y) {
   const T r = f_fmod(x, y);
   T q = (x - r) / y;
   if (r != T(0) && (r < T(0)) != (y < T(0))) q -= T(1);
-  if (q == T(0)) return x / y < T(0) ? -T(0) : T(0);
+  if (q == T(0)) return f_copysign(T(0), x / y);
   const T whole = f_floor(q);
   return q - whole > T(0.5) ? whole + T(1) : whole;
 }
@@ -319,19 +349,40 @@ INLINE float f_floordiv(float x, float y) { return floor_quotient(x, y); }
 INLINE double f_floordiv(double x, double y) { return floor_quotient(x, y); }
 template <typename T>
 INLINE T f_floordiv(T x, T y) {
-  const T q = x / y;
-  return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
+  const T q = f_quotient(x, y);
+  return (x % divisor(y) != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
 }
-template <typename T>
-INLINE bool f_signbit(T x) { return __builtin_signbit(x); }
+// The compiler's own fails on vectors.
+INLINE bool f_signbit(float x) { return __builtin_bit_cast(int32_t, x) < 0; }
+INLINE bool f_signbit(double x) { return __builtin_bit_cast(int64_t, x) < 0; }
 template <typename T>
 INLINE bool f_isnan(T x) { return x != x; }
 template <typename T>
 INLINE bool f_isinf(T x) { return f_abs(x) == static_cast<T>(INFINITY); }
 template <typename T>
 INLINE bool f_isfinite(T x) { return f_abs(x) < static_cast<T>(INFINITY); }
+// Indices of a dimension; those that are out of range are noted, and read its start.
 template <typename T>
-INLINE T f_wrap_index(T i, T size) { return i < 0 ? i + size : i; }
+INLINE T f_plain_index(T i, T size) { return (i < 0 || i >= size) ? T(0) : i; }
+template <typename T>
+INLINE T f_wrap_index(T i, T size) { return f_plain_index(i < 0 ? i + size : i, size); }
+template <typename T>
+INLINE int f_outside_plain_index(T i, T size) { return i < 0 || i >= size; }
+template <typename T>
+INLINE int f_outside_wrap_index(T i, T size) { return i < -size || i >= size; }
+template <typename T>
+INLINE int f_is_zero(T divisor) { return divisor == 0 ? 2 : 0; }
+
+// At the end of a thread's share, what was wrong with values is left for the launcher.
+struct Note {
+  int* status;
+  const int& bad;
+  ~Note() {
+    if (bad == 0) return;
+#pragma omp atomic write
+    *status = bad;
+  }
+};
 
 template <typename T>
 INLINE T f_silu(T x) { return x / (T(1) + f_exp(-x)); }
@@ -384,7 +435,7 @@ INLINE T f_relu6(T x) { return f_minimum(f_relu(x), T(6)); }
 template <typename T>
 INLINE T f_hardsigmoid(T x) { return f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
 template <typename T>
-INLINE T f_hardswish(T x) { return x * f_hardsigmoid(x); }
+INLINE T f_hardswish(T x) { return x * f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
 template <typename T>
 INLINE T f_softsign(T x) { return x / (T(1) + f_abs(x)); }
 template <typename T>

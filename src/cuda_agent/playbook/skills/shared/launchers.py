@@ -8,7 +8,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, parameters, render, storage_type
+from cuda_agent.playbook.codegen import Printer, kernel_files, launcher, notes_values, parameters, render, storage_type
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.names import cpp_name
@@ -76,12 +76,13 @@ def kernel_step(
         scratch = (Buffer(f"{name}_scratch", TensorMeta(shape=(scratch_bytes,), dtype="uint8", strides=(1,))),)
     pointers, call = launcher(work, device, name, [("void", buffer.name) for buffer in scratch])
     stream = ", cudaStream_t stream" if device is Device.CUDA else ""
+    returns = "int" if notes_values(work, device) else "void"
     return Step(
         name=name,
         inputs=work.reads,
         outputs=outputs,
         files={**kernel_files(device, name, text, reduces=reduces), **(more_files or {})},
-        declaration=f'extern "C" void launch_{name}({pointers}, int config{stream});',
+        declaration=f'extern "C" {returns} launch_{name}({pointers}, int config{stream});',
         call=call,
         tunables={name: settings},
         scratch=scratch,
@@ -98,18 +99,24 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
     pointers, _ = launcher(work, device, name, SCRATCH if scratch else ())
     pairs = parameters(work, device)
     made = ", ".join(cpp_name(name) for name, _ in work.writes)
+    checks = notes_values(work, device)
     # Pointers that cross as void* get their types.
     casts = [f"auto* {name}_p = static_cast<{type_}>({name});" for type_, name in pairs]
     return {
         "work": work,
         "name": name,
         "title": f"{made} from {', '.join(map(cpp_name, work.reads)) or 'constants'}",
-        "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),
+        "parameters": ", ".join([*(f"{t} __restrict__ {n}" for t, n in pairs), *["int* status"] * checks]),
         "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
-        "arguments": ", ".join(f"{n}_p" for _, n in pairs),
+        "arguments": ", ".join([*(f"{n}_p" for _, n in pairs), *["&status"] * checks]),
         "names": ", ".join(n for _, n in pairs),
         "launcher_parameters": pointers,
-        "casts": casts,
+        "casts": [*casts, *["int status = 0;"] * checks],
+        # In every thread's share of the work `bad` collects what is wrong with values, which the launcher returns.
+        "notes": ["int bad = 0;", "const Note note{status, bad};"] * checks,
+        "also": " reduction(| : bad)" * checks,
+        "returns": "int" if checks else "void",
+        "returned": ["return status;"] * checks,
         "axes": " x ".join(map(str, work.axes())),
         "large": sum(ir.ITEM_BYTES[s.dtype] for s in work.full_stores) * ir.numel(work.axes()) >= _LARGE_BYTES,
         "rows": ir.numel(work.rows),

@@ -40,7 +40,7 @@ class _Cpu:
                 return str(tap)
             return f"i{k}" if k < st.rows else f"t{k}"
 
-        return Printer(work, axis, holding=skip)
+        return Printer(work, axis, holding=skip, checks=True)
 
     def _inner(self) -> tuple[frozenset[Bound], int | None, int | None]:
         """Guards that hold for a range of positions along the last axis, and that range: in between they needn't be

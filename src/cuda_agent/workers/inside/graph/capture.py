@@ -15,6 +15,7 @@ are plain. `scripts/show_graph.py TASK.py` prints the graph.
 from __future__ import annotations
 
 import json
+import traceback
 import warnings
 from typing import Any
 
@@ -25,6 +26,7 @@ from cuda_agent.workers.inside.graph.fxgraph import GraphBuilder, refused
 from cuda_agent.workers.inside.graph.operators import kept
 from cuda_agent.workers.inside.task.taskmodule import (
     TaskModule,
+    fixed_values,
     forward_defaults,
     forward_parameters,
     init_signature,
@@ -39,7 +41,7 @@ def capture(model: Any, inputs: list[Any], module: TaskModule) -> Graph:
     Raises TaskError for data-dependent shapes or control flow, changing buffers, and anything else that ATen doesn't
     express.
     """
-    program = _export(model, inputs)
+    program = _export(model, inputs, module.Model.forward.__code__.co_filename)
     builder = GraphBuilder(program, model, inputs)
     builder.run()
     return Graph(
@@ -50,6 +52,7 @@ def capture(model: Any, inputs: list[Any], module: TaskModule) -> Graph:
         init_signature=init_signature(module.Model),
         forward_parameters=forward_parameters(module.Model),
         forward_defaults=forward_defaults(module.Model),
+        fixed=fixed_values(module.Model, inputs),
         state=state_metas(model),
         state_parameters=tuple(name for name, _ in model.named_parameters(remove_duplicate=False)),
     )
@@ -57,10 +60,10 @@ def capture(model: Any, inputs: list[Any], module: TaskModule) -> Graph:
 
 def warm_up() -> None:
     """Makes torch import what an export needs, with a module of its own. It takes seconds and needs no device."""
-    _export(torch.nn.ReLU(), [torch.zeros(1)])
+    _export(torch.nn.ReLU(), [torch.zeros(1)], "")
 
 
-def _export(model: Any, inputs: list[Any]) -> Any:
+def _export(model: Any, inputs: list[Any], task_file: str) -> Any:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,5 +72,7 @@ def _export(model: Any, inputs: list[Any]) -> Any:
             table = {op: rule for op, rule in table.items() if base_name(str(op)) not in whole}
             return program.run_decompositions(table)
     except Exception as error:  # noqa: BLE001 - the boundary to task code and to the tracer, which raises all kinds
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f"{frame.lineno}: {frame.line}" for frame in frames if frame.filename == task_file]
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise refused(f"{type(error).__name__}: {first[:300]}") from None
+        raise refused(first[:300], lines[-1] if lines else "") from None

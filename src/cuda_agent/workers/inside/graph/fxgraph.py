@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from typing import Any
 
 import torch
@@ -35,12 +36,15 @@ _SAME_VALUE = frozenset(
 _CASTS = frozenset({"_to_copy", "to", "type_as"})
 _VIEWS = frozenset({"_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy"})
 _NO_VALUE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_print"})
+#: a frame of a stack trace that torch keeps at each node.
+_FRAME = re.compile(r'File "[^"]*", line (\d+), in \w+\n *([^\n]*)')
 _RENAMED = {"_native_batch_norm_legit_no_training": "aten.batch_norm.default"}
 
 
-def refused(why: str) -> TaskError:
+def refused(why: str, line: str = "") -> TaskError:
+    """Returns the error for a module that has no graph. `line` is the task's line that is in the way."""
     return TaskError(
-        f"can't be captured: {why}",
+        f"line {line} can't be captured: {why}" if line else f"can't be captured: {why}",
         "Write forward with static shapes and without data-dependent branches, or replace what can be captured and "
         "leave the rest in PyTorch: cuda-agent optimize TASK.py --parts",
     )
@@ -101,10 +105,13 @@ class GraphBuilder:
             else:
                 self._input(node, ValueKind.CONSTANT, target=spec.target)
         else:
-            raise refused(f"an input of kind {spec.kind.name.lower()}")
+            # A token stands for the order of operators that do more than return a value.
+            user = next(iter(node.users), node)
+            operators = [str(arg) for arg in user.args if isinstance(arg, torch._ops.OpOverload)]
+            raise refused(f"{', '.join(operators) or spec.kind.name.lower()} may raise or print", line_of(user))
 
     def _input(self, node: Any, kind: ValueKind, *, position: int | None = None, target: str | None = None) -> None:
-        meta = self._meta(node.meta["val"])
+        meta = self._meta(node.meta["val"], node)
         self.names[node] = node.name
         self.metas[node.name] = meta
         self.inputs.append(GraphInput(name=node.name, kind=kind, meta=meta, position=position, target=target))
@@ -137,14 +144,14 @@ class GraphBuilder:
         if node.target is operator.getitem:
             return self._getitem(node)
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise refused(f"the operator {getattr(node.target, '__name__', node.target)}")
+            raise refused(f"the operator {getattr(node.target, '__name__', node.target)}", line_of(node))
         base = base_name(str(node.target))
         if base in _NO_VALUE:
             return
+        outputs = self._metas_of(node, base)
         if self._same_value(node, base) or self._folded(node):
             return
         op, args, kwargs = self._normal(node, base)
-        outputs = self._metas_of(node, base)
         self._add(node, op, args, kwargs, outputs)
 
     def _add(self, node: Any, op: str, args: Any, kwargs: Any, outputs: tuple[TensorMeta | None, ...]) -> None:
@@ -158,14 +165,15 @@ class GraphBuilder:
         self.seen[key] = self.names[node] = node.name
         if len(outputs) == 1 and outputs[0] is not None:
             self.metas[node.name] = outputs[0]
-        self.nodes.append(Node(name=node.name, op=op, args=tuple(args), kwargs=kwargs, outputs=outputs))
+        made = Node(name=node.name, op=op, args=tuple(args), kwargs=kwargs, outputs=outputs, line=line_of(node))
+        self.nodes.append(made)
 
     def _getitem(self, node: Any) -> None:
         source, index = node.args
         if base_name(str(source.target)) in _RENAMED:
             self.names[node] = self.names[source]
             return
-        meta = self._meta(node.meta["val"])
+        meta = self._meta(node.meta["val"], node)
         self._add(node, "getitem", (Ref(ref=self.names[source]), int(index)), {}, (meta,))
 
     def _same_value(self, node: Any, base: str) -> bool:
@@ -176,7 +184,7 @@ class GraphBuilder:
             return False
         source = node.args[0]
         name = self.names.get(source)
-        if name is None or self._meta(node.meta["val"]) != self._meta(source.meta["val"]):
+        if name is None or self._meta(node.meta["val"], node) != self._meta(source.meta["val"], source):
             return False
         self.names[node] = name
         return True
@@ -200,18 +208,18 @@ class GraphBuilder:
     def _metas_of(self, node: Any, base: str) -> tuple[TensorMeta | None, ...]:
         value = node.meta.get("val")
         if base in _RENAMED:
-            return (self._meta(value[0]),)
+            return (self._meta(value[0], node),)
         if isinstance(value, (list, tuple)):
-            return tuple(self._meta(v) if isinstance(v, torch.Tensor) else None for v in value)
-        return (self._meta(value),)
+            return tuple(self._meta(v, node) if isinstance(v, torch.Tensor) else None for v in value)
+        return (self._meta(value, node),)
 
-    def _meta(self, value: Any) -> TensorMeta:
+    def _meta(self, value: Any, node: Any) -> TensorMeta:
+        """Returns the meta of a node's result. Raises TaskError where it isn't known before the call."""
         if not isinstance(value, torch.Tensor):
-            raise refused("a value that is known only at run time (a number taken out of a tensor)")
-        try:
-            return tensor_meta(value)
-        except (TypeError, RuntimeError) as error:
-            raise refused(f"a shape that is known only at run time ({str(error)[:80]})") from None
+            raise refused(f"{node.target} takes a number out of a tensor", line_of(node))
+        if not all(isinstance(size, int) for size in value.shape):
+            raise refused(f"{node.target} has a shape that depends on values", line_of(node))
+        return tensor_meta(value)
 
     def _arg(self, value: Any) -> Arg:
         if isinstance(value, torch.fx.Node):
@@ -272,6 +280,12 @@ class GraphBuilder:
         self.outputs = [by_identity[id(tensor)] for tensor in tensors]
         if not self.outputs:
             raise refused("forward returns no tensor")
+
+
+def line_of(node: Any) -> str:
+    """Returns the innermost line of the task that made a node of an exported program, empty where none is known."""
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return f"{found[-1][0]}: {found[-1][1].strip()}" if found else ""
 
 
 def _fits(value: Any) -> bool:

@@ -301,6 +301,13 @@ def forward_defaults(model_class: Any) -> dict[str, str]:
     return {p.name: repr(p.default) if p.default is not p.empty and _is_literal(p.default) else "None" for p in needed}
 
 
+def fixed_values(model_class: Any, inputs: list[Any]) -> dict[str, str]:
+    """Returns the values, as source, of `forward`'s parameters that get no tensor from these inputs."""
+    given = dict(zip(forward_parameters(model_class), inputs, strict=False))
+    defaults = {name: text for name, text in forward_defaults(model_class).items() if name not in given}
+    return {name: repr(value) for name, value in given.items() if _is_literal(value)} | defaults
+
+
 def init_signature(model_class: Any) -> str:
     """Returns `Model.__init__`'s parameter list as source for `ModelNew`, such as `(self, hidden, eps=1e-06)`.
 

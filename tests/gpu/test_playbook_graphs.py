@@ -1,0 +1,18 @@
+"""A fixed sample of the graphs that hypothesis draws; `benchmarks/graphs.py --device cuda` tries as many as wanted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cuda_agent.core.enums import Device
+from playbook_graphs import drawn, tried
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+
+def test_drawn_graphs_agree_with_eager() -> None:
+    programs = drawn(0, 90)
+    outcome = tried(programs, Device.CUDA)
+    assert not outcome.failed, "\n".join(outcome.failed)
+    assert outcome.agreed > len(programs) // 2
