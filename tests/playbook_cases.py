@@ -144,6 +144,10 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "roll_repeat": (lambda x: (x.roll(3, 1), x.repeat(2, 3), x.roll(5)), [_r(4, 10)]),
     "logs": (lambda x, y: (torch.xlogy(x, y), torch.logaddexp(x, y), torch.hypot(x, y)), [_r(40).abs(), _r(40).abs()]),
     "scalar": (lambda x: x + 1, [torch.tensor(2.0)]),
+    # Over one element, the reduction that makes the index isn't needed.
+    "gather_of_one": (lambda x: x.exp().gather(0, x.exp().argmin(0, keepdim=True)), [_r(1, 500)]),
+    "reductions_of_scalars": (lambda x: (x.amin(0).sum(0) + 1, x.amin(0).mean(0).amax(0) * 2), [_r(9)]),
+    "signs": (lambda x: (x.signbit(), x.tanh().signbit()), [_r(900, dtype=BF16)]),
 }
 
 

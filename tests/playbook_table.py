@@ -257,6 +257,7 @@ def _accepted(call: Call, device: str) -> list[dict[str, Any]]:
 def _where(text: str, inputs: Sequence[Any], ours: Any, eager: Any) -> Any:
     """The elements for which an expression of the data holds."""
     names = {"ours": ours, "eager": eager, "inf": math.inf, "zeros": (ours == 0) & (eager == 0)}
+    names |= dict.fromkeys("xyz", torch.ones((), device=ours.device))
     names |= {name: value.double() for name, value in zip("xyz", inputs, strict=False)}
     return torch.as_tensor(eval(text, {"__builtins__": {}}, names), device=ours.device).expand(ours.shape)
 

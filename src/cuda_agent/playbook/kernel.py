@@ -230,10 +230,14 @@ def finish(group: Group, strides: Mapping[str, tuple[int, ...]]) -> Kernel:
     inlined = group.inliner.nodes
     order = sorted(reached((store.node for store in group.stores), lambda at: children(inlined[at])))
     nodes, renumbered = [inlined[at] for at in order], {old: new for new, old in enumerate(order)}
+    if not any(expr.op in ("reduce", "scan") for expr in nodes):
+        # Nothing needs the reductions that decided the rows: over one element they are their operand, or an index of 0.
+        frame.rows = None
     stores = []
     for store in group.stores:
         at = delinearise(frame, store.coord, group.inliner.values[store.name].shape, store.name)
-        stores.append(replace(store, coord=address(at, strides[store.name]), node=renumbered[store.node]))
+        full = store.full or frame.rows is None
+        stores.append(replace(store, coord=address(at, strides[store.name]), node=renumbered[store.node], full=full))
     rows = [dim for dim in frame.dims() if frame.rows is not None and dim in frame.rows]
     cols = [dim for dim in frame.dims() if dim not in rows]
     coords = [s.coord for s in stores] + [c for e in nodes for c in e.coords]

@@ -286,6 +286,17 @@ def test_what_nobody_covers_is_named() -> None:
         propose(hand_made("aten.sort.default"), Device.CPU, Precision.FP32)
 
 
+def test_what_nobody_covers_is_named_with_its_line() -> None:
+    class Determinant(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.det(x * 2.0)
+
+    with pytest.raises(
+        NotCovered, match=r"linalg_det\.default \(no kernel, line \d+: return torch\.linalg\.det\(x \* 2"
+    ):
+        propose(graph_of(Determinant(), [torch.randn(4, 4)]), Device.CPU, Precision.FP32)
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_empty_values_within_a_module_have_no_kernel(fused: bool) -> None:
     def rotated(x: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,8 @@ def as_reduction(draft: Draft, node: Node | None) -> Reduction:
     rank = len(meta.shape)
     if node.op.endswith("default"):
         return Reduction(op, x, tuple(range(rank)), False)
-    dims = integers(node.argument(1, "dim")) or tuple(range(rank))
+    dims = integers(node.argument(1, "dim")) if rank else ()
+    dims = dims or tuple(range(rank))
     return Reduction(op, x, tuple(sorted(dim % rank for dim in dims)), bool(node.argument(2, "keepdim", False)))
 
 

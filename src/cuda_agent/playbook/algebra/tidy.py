@@ -84,7 +84,7 @@ def single_element_reduction(draft: Draft, node: Node) -> str:
     if meta is None or meta.dtype != source.dtype or meta.numel != source.numel or node.name in draft.outputs:
         raise NoMatch
     dims = integers(node.argument(1, "dim")) if not node.op.endswith("sum.default") else ()
-    dims = dims or tuple(range(len(source.shape)))
+    dims = dims if dims and source.shape else tuple(range(len(source.shape)))
     refuse(any(source.shape[dim] != 1 for dim in dims))
     return reshape(draft, node, node.args[0], meta.shape).ref
 

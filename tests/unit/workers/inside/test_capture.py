@@ -114,6 +114,36 @@ def test_refusals(forward):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "operator"),
+    [
+        ("return torch.bincount(x.long().abs())", "aten.bincount.default"),
+        ("return torch.linalg.inv(x.view(2, 2))", "aten._linalg_check_errors.default"),
+    ],
+)
+def test_a_refusal_names_the_operator_and_its_line(line, operator):
+    task, model, inputs = load(source(line, "", "torch.randn(4)"))
+    with pytest.raises(TaskError) as caught:
+        capture(model, inputs, task)
+    assert operator in str(caught.value) and f": {line}" in str(caught.value)
+
+
+def test_values_that_are_no_tensors_are_kept():
+    text = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, scale, sizes, mask=None, *, kind="a"):
+        return x * scale
+def get_inputs():
+    return [torch.randn(4), 3, [1, 2]]
+def get_init_inputs():
+    return []
+"""
+    task, model, inputs = load(text)
+    graph = capture(model, inputs, task)
+    assert graph.fixed == {"scale": "3", "sizes": "[1, 2]", "mask": "None", "kind": "'a'"}
+
+
 def test_error_floor():
     assert largest_reduction(graph_of("gelu_mlp")) == 32
     assert largest_reduction(graph_of("conv_bn_silu")) == 27

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ _CASTS = frozenset({"_to_copy", "to", "type_as"})
 _VIEWS = frozenset({"_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy"})
 _NO_VALUE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_print"})
 #: a frame of a stack trace that torch keeps at each node.
-_FRAME = re.compile(r'File "[^"]*", line (\d+), in \w+\n *([^\n]*)')
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in \w+\n *([^\n]*)')
+_TORCH = str(Path(torch.__file__).parent)
 _RENAMED = {"_native_batch_norm_legit_no_training": "aten.batch_norm.default"}
 
 
@@ -283,9 +285,10 @@ class GraphBuilder:
 
 
 def line_of(node: Any) -> str:
-    """Returns the innermost line of the task that made a node of an exported program, empty where none is known."""
-    found = _FRAME.findall(node.meta.get("stack_trace") or "")
-    return f"{found[-1][0]}: {found[-1][1].strip()}" if found else ""
+    """Returns the task's line that made a node of an exported program, empty where none is known."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    found = [f"{line}: {text.strip()}" for path, line, text in frames if not path.startswith(_TORCH)]
+    return found[-1] if found else ""
 
 
 def _fits(value: Any) -> bool:
