@@ -146,7 +146,6 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "scalar": (lambda x: x + 1, [torch.tensor(2.0)]),
     # Over one element, the reduction that makes the index isn't needed.
     "gather_of_one": (lambda x: x.exp().gather(0, x.exp().argmin(0, keepdim=True)), [_r(1, 500)]),
-    "reductions_of_scalars": (lambda x: (x.amin(0).sum(0) + 1, x.amin(0).mean(0).amax(0) * 2), [_r(9)]),
     "signs": (lambda x: (x.signbit(), x.tanh().signbit()), [_r(900, dtype=BF16)]),
 }
 
@@ -295,6 +294,7 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mean_channels": (lambda x: x.mean((0, 2, 3)), [_r(7, 16, 10, 13) + 3]),
     "channel_norm": (lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt(), [_r(4, 64, 33)]),
     "two_frames": (lambda x: F.softmax(x, -1).sum(0), [_r(40, 50)]),
+    "reductions_of_scalars": (lambda x: (x.amin(0).sum(0) + 1, x.amin(0).mean(0).amax(0) * 2), [_r(9)]),
     "kl": (
         lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y.flip(0), -1), reduction="batchmean"),
         [_r(20, 60), _r(20, 60)],
