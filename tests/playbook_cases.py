@@ -16,7 +16,7 @@ def _i(high: int, *shape: int) -> Any:
     return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(high))
 
 
-BF16 = torch.bfloat16
+BF16, LAST = torch.bfloat16, torch.channels_last
 
 
 def gate(x: Any) -> Any:
@@ -113,7 +113,7 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "tiled_matrix_double": (lambda x: x.t().contiguous() * 2, [_r(50, 90, dtype=torch.float64)]),
     "to_nchw": (to_nchw, [_r(2, 9, 12, 40), _r(40)]),
     "to_nchw_bf16": (to_nchw, [_r(2, 8, 16, 72, dtype=BF16), _r(72, dtype=BF16)]),
-    "to_nhwc": (lambda x: torch.relu(x.contiguous(memory_format=torch.channels_last)), [_r(2, 40, 9, 12)]),
+    "to_nhwc": (lambda x: torch.relu(x.contiguous(memory_format=LAST)), [_r(2, 40, 9, 12)]),
     "gated_halves": (gated_halves, [_r(2, 8, 8, 96), _r(2, 48, 8, 8)]),
     "causal_fill": (lambda x: x.masked_fill(torch.ones(64, 64, device=x.device).tril() == 0, -1e9), [_r(4, 64, 64)]),
     "several": (lambda x: (F.mish(x), F.softplus(x), F.hardswish(x), (x > 0) & (x < 1)), [_r(1000) * 5]),
@@ -315,7 +315,7 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _last(*shape: int) -> Any:
-    return _r(*shape).to(memory_format=torch.channels_last)
+    return _r(*shape).to(memory_format=LAST)
 
 
 def _channels(size: int, kernel: Any, multiple: int = 1, dims: int = 2, **options: Any) -> Any:
@@ -394,9 +394,6 @@ WINDOWS: dict[str, tuple[Any, list[Any]]] = {
     "depthwise_dilated": (_channels(4, 3, padding=2, dilation=2), [_r(2, 4, 15, 24)]),
     "depthwise_multiple": (nn.Sequential(_channels(4, 3, 3, padding=1, stride=2), nn.Tanh()), [_r(2, 4, 17, 12)]),
     "depthwise_3d": (_channels(3, (3, 1, 3), dims=3, padding=(1, 0, 1)), [_r(2, 3, 6, 5, 12)]),
-    "depthwise_channels_last": (
-        _channels(40, 3, padding=1).to(memory_format=torch.channels_last),
-        [_last(2, 40, 9, 7)],
-    ),
+    "depthwise_channels_last": (_channels(40, 3, padding=1).to(memory_format=LAST), [_last(2, 40, 9, 7)]),
     "depthwise_many_planes": (nn.Sequential(_channels(32, 3, padding=1), nn.Hardswish()), [_r(8, 32, 7, 7)]),
 }

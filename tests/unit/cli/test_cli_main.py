@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,7 +100,13 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("cuda-agent ")
     assert run(["--help"]) == 0
-    assert "Exit codes" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    documented = re.findall(
+        r"^- \*\*(\d+) ", (Path(__file__).parents[3] / "docs" / "exit-codes.md").read_text(), re.MULTILINE
+    )
+    assert len(documented) > 10
+    for code in documented:
+        assert re.search(rf"[:;] {code} ", said), f"--help leaves out exit code {code}"
 
 
 def test_init_lays_out_a_workspace(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

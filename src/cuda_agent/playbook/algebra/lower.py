@@ -29,8 +29,8 @@ def _masked(draft: Draft, at: Node, scores: Ref, mask: Ref) -> Ref:
 
 def attention_to_products(draft: Draft, node: Node) -> str:
     """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v with s = 1/√d, by definition, and 0 where the
-    mask leaves nothing. The two matrix
-    products may use tensor cores, which torch's float32 path doesn't. One softmax kernel is between them."""
+    mask leaves nothing. The two matrix products may use tensor cores, which torch's float32 path doesn't. One softmax
+    kernel is between them."""
     refuse(node.op != "aten.scaled_dot_product_attention.default")
     q, k, v = tensors(*node.args[:3])
     mask, causal = node.argument(3, "attn_mask"), node.argument(5, "is_causal", False)

@@ -313,18 +313,18 @@ class LoadedReference:
     def _oracle(self, spec: Spec, tensors: list[Any], drawn: list[Any], eager: list[Any]) -> Parts:
         """Returns the oracle's answer. One that isn't made slice by slice is made now."""
 
-        def run(inputs: list[Any], run: Callable[..., Oracle | None] = run_float64) -> list[Any] | None:
+        def answered(inputs: list[Any], evaluate: Callable[..., Oracle | None] = run_float64) -> list[Any] | None:
             arguments = unflatten(spec, inputs)
             self._reseed()
             with task_code(self._task, "Model.forward in float64"):
-                oracle = run(self._model, arguments, drawn)
+                oracle = evaluate(self._model, arguments, drawn)
             if oracle is None:
                 return None
             self._precisions.add(oracle.precision)
             return flatten(oracle.value)[1]
 
         def exact(inputs: list[Any]) -> list[Any]:
-            found = run(inputs)
+            found = answered(inputs)
             assert found is not None
             return found
 
@@ -348,7 +348,7 @@ class LoadedReference:
         way, whole = OracleWay.HOST, None
         short = _HOST_TIMES * self._eager_s <= _HOST_S and not self._has_convolution
         if slicing is WHOLE and short and self._device != "cpu":
-            whole = run(tensors, run_on_host)
+            whole = answered(tensors, run_on_host)
         if whole is None:
             way, whole = OracleWay.HELD, on_the_host(slicing, make, eager)
         self._give_back()

@@ -1,6 +1,6 @@
 // out = base [outer, size, inner], then each slice of values [outer, picks, inner] combined with the slice of out that its
-// index says. Either the places of each slice are linked first, and whoever writes a slice of out reads those that belong to
-// it, so that memory is read and written once; or base is copied, and atomic operations put the slices there.
+// index says. Either the places of each slice are linked first, and the threads that write a slice of out read those that
+// belong to it, so that memory is read and written once; or base is copied, and atomic operations put the slices there.
 #include <assert.h>
 
 #include "combine.cuh"
