@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import DtypeArg, Graph, GraphInput, Node, NonFinite, Ref, TensorMeta, ValueKind
-from cuda_agent.core.words import tables
 from cuda_agent.playbook.operators import __file__ as _OPERATORS
 from cuda_agent.playbook.operators import elementwise
 from cuda_agent.playbook.operators.formulas import FORMULAS

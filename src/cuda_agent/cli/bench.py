@@ -18,8 +18,8 @@ from cuda_agent.cli.support.output import CommandAnswer, answers, say
 from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.bench import BenchResult, Metrics
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
+from cuda_agent.core.plain import plain
 from cuda_agent.core.settings import Settings
-from cuda_agent.core.templates import plain
 from cuda_agent.report.rows import BASELINES
 from cuda_agent.report.tables.comparison import comparison_view
 from cuda_agent.report.tables.metrics import metrics_view

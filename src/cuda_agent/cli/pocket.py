@@ -11,10 +11,10 @@ import typer
 
 from cuda_agent.cli.support.output import CommandAnswer, answers, say
 from cuda_agent.cli.support.settings import DebugArg, SetArg, TrainingArg, command_group
+from cuda_agent.core.assets import filled
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.templates import filled
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import CANDIDATES_FILE

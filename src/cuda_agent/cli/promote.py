@@ -15,8 +15,8 @@ from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Candidate
-from cuda_agent.core.templates import plain
 from cuda_agent.release import evidence, render
 from cuda_agent.release.evidence import RegistryEntry
 from cuda_agent.release.gate import GateOptions, load_gate

@@ -16,7 +16,7 @@ from cuda_agent.cli.support.output import CommandAnswer, answers
 from cuda_agent.core.bench import AuditVerdict, Metrics
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 from cuda_agent.report.audit import ToCheck, record, to_check
 from cuda_agent.report.load import Recorded, load
 from cuda_agent.report.tables.columns import plain_table

@@ -16,11 +16,11 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+from cuda_agent.core.assets import tables, words
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.stack import package_version
-from cuda_agent.core.words import tables, words
 
 _DONE, _LOCK = "complete", "lock"
 

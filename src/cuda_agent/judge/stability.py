@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.core import intervals
+from cuda_agent.core.assets import filled
 from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
-from cuda_agent.core.templates import filled
 from cuda_agent.judge.build.extension import Progress, silent
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession

@@ -10,7 +10,7 @@ from enum import StrEnum
 from json import JSONDecodeError
 from typing import Any
 
-from cuda_agent.core.words import tables, words
+from cuda_agent.core.assets import tables, words
 from cuda_agent.llm.keys import HOW_TO_GIVE
 from cuda_agent.llm.stream import BrokenStream
 

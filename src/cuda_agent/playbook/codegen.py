@@ -12,9 +12,9 @@ from pathlib import Path
 
 import jinja2
 
+from cuda_agent.core.assets import tables, word_lists
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import reached
-from cuda_agent.core.words import tables, word_lists
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import INDEXING, Expr

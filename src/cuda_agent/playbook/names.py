@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cuda_agent.core.words import word_lists
+from cuda_agent.core.assets import word_lists
 
 #: keywords of C++ and CUDA, and names that the templates declare.
 _TAKEN = word_lists(__file__)["TAKEN"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuda_agent.core.templates import filled
+from cuda_agent.core.assets import filled
 from cuda_agent.release.lock import StackLock
 from cuda_agent.release.records import Promotion
 

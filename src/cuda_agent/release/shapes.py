@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Task
-from cuda_agent.core.templates import filled
 
 
 def batch_size(inputs: Sequence[TensorMeta]) -> int | None:

@@ -15,7 +15,7 @@ from cuda_agent.core.bench import Audit, Audits, AuditVerdict
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.inspection import Roofline
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 from cuda_agent.report.rows import BASELINES, ReportRow
 from cuda_agent.report.units import percent, times
 

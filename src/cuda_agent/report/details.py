@@ -15,9 +15,9 @@ from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.inspection import LeastWork, Roofline
+from cuda_agent.core.plain import plain
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate, Evaluation, Task, ToolCall, ToolResult, Trajectory, Turn
-from cuda_agent.core.templates import plain
 from cuda_agent.report.blobs import Blobs
 from cuda_agent.report.changes import file_changes
 from cuda_agent.report.highlight import highlighted

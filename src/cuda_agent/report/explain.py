@@ -12,12 +12,13 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.plain import plain
 from cuda_agent.core.plan import AppliedRule, PlannedKernel
 from cuda_agent.core.records import ToolCall, Turn
-from cuda_agent.core.templates import filled, plain
 from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.units import microseconds, percent, times
 from cuda_agent.workspace.skills import skill_notes

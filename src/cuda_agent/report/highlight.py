@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 
 #: a longer text, in characters, is shown without colours, because colouring it would take seconds.
 _COLOURED = 200_000

@@ -18,8 +18,8 @@ from markupsafe import Markup
 from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.bench import AuditVerdict, Estimate, Metrics
 from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Evaluation
-from cuda_agent.core.templates import plain
 from cuda_agent.report import charts
 from cuda_agent.report.audit import ToCheck, to_check
 from cuda_agent.report.blobs import Blobs

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import Field
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.settings import differing
-from cuda_agent.core.words import tables
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.memo import stack_digest
 from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.inspection import InspectReport
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import BuildReport, Evaluation
-from cuda_agent.core.templates import filled, plain
 from cuda_agent.workspace.inspection import say_inspection
 from cuda_agent.workspace.layout import Workspace, open_workspace
 from cuda_agent.workspace.sockets import connected_socket, end_server

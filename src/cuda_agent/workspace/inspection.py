@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.inspection import InspectReport
-from cuda_agent.core.templates import filled
 
 
 def say_inspection(report: InspectReport) -> str:

@@ -6,8 +6,8 @@ from io import StringIO
 
 from rich.console import Console
 
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Budget, Candidate, ToolCall, ToolResult, Turn
-from cuda_agent.core.templates import plain
 from cuda_agent.report.tables.trajectory import budget_line, history_line
 from cuda_agent.report.tables.transcript import transcript_view
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cuda_agent.core.templates import for_model, plain
+from cuda_agent.core.plain import for_model, plain
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from builders import timing
 from cuda_agent.core.bench import SuiteTask
+from cuda_agent.core.plain import plain
 from cuda_agent.core.plan import AppliedRule, KernelPlan, PlannedKernel
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
-from cuda_agent.core.templates import plain
 from cuda_agent.report import charts
 from cuda_agent.report.explain import _steps, explain
 from cuda_agent.report.highlight import highlighted

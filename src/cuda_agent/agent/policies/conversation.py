@@ -20,9 +20,9 @@ from cuda_agent.agent.policies.condensed import condense
 from cuda_agent.agent.policies.stall import REPEATS_TOLD, rounds
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.tools.output import cut_middle
+from cuda_agent.core.assets import filled
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.records import Budget, ToolCall, Turn
-from cuda_agent.core.templates import filled
 from cuda_agent.llm import tagged
 from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, estimate_tokens
 

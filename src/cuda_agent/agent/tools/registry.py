@@ -17,8 +17,8 @@ from cuda_agent.agent.tools.judged import Compile, Finish, Inspect, Profile, Ver
 from cuda_agent.agent.tools.output import shorten
 from cuda_agent.agent.tools.search import Glob, Grep
 from cuda_agent.agent.tools.shell import Bash, BashOutput, KillBash
+from cuda_agent.core.plain import for_model
 from cuda_agent.core.records import ToolCall, ToolResult
-from cuda_agent.core.templates import for_model
 
 ALL: tuple[type[Tool], ...] = (
     Bash, BashOutput, KillBash, Read, Write, Edit, MultiEdit, Glob, Grep, Compile, Verify, Profile, Inspect, Finish,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.tools.output import tail
+from cuda_agent.core.assets import filled
 from cuda_agent.core.records import BuildReport, Evaluation, ScreenReport
-from cuda_agent.core.templates import filled
 
 _TEXTS = Path(__file__).with_name("texts")
 #: the end of a log that is shown.

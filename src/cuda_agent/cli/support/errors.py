@@ -11,7 +11,7 @@ import typer
 
 from cuda_agent.cli.support.output import emit, say
 from cuda_agent.core.errors import EXIT_INTERRUPTED, CudaAgentError, StoreError, UsageError
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 
 #: The base of the argument parser's errors; typer has brought its own copy of click since 0.20.
 _PARSER_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")

@@ -21,7 +21,7 @@ from rich.text import Text
 from cuda_agent.agent.run import RunStatus
 from cuda_agent.cli.support.settings import DebugArg, JsonArg
 from cuda_agent.core.errors import EXIT_OK
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.trajectory import budget_line, history_line
 from cuda_agent.report.units import seconds
 

@@ -16,11 +16,11 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from cuda_agent.core.assets import words
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.stack import find_nvcc, first_line, output_lines
-from cuda_agent.core.words import words
 
 #: the one header of c10/cuda that a CPU build of torch leaves out. With it bindings for CUDA compile there.
 _CPU_TORCH_HEADERS = Path(__file__).with_name("headers") / "cpu_torch"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from cuda_agent.core.assets import word_lists
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Violation
-from cuda_agent.core.words import word_lists
 from cuda_agent.workers.requests.candidate import DispatchRecord
 
 LAYER = "dispatch"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 
+from cuda_agent.core.assets import word_lists
 from cuda_agent.core.records import Violation
-from cuda_agent.core.words import word_lists
 from cuda_agent.judge.guard.declarations import MOST
 
 _CONSTRUCTION, _LOADING, _RUNNING = "construction", "loading", "running"

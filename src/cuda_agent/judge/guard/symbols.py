@@ -9,10 +9,10 @@ from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
 
+from cuda_agent.core.assets import tables, word_lists
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Violation
-from cuda_agent.core.words import tables, word_lists
 from cuda_agent.judge.guard.declarations import MOST
 from cuda_agent.judge.guard.mangled import qualified
 

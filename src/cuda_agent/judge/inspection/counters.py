@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 
 
 @dataclass

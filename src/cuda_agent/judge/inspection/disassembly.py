@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.core.words import tables, word_lists
+from cuda_agent.core.assets import tables, word_lists
 
 #: the first two are only the CPU's.
 CLASSES = (

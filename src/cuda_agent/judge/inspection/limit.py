@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cuda_agent.core.assets import word_lists
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.graph import Graph, base_name, refs
 from cuda_agent.core.inspection import LeastWork, Limit, Roofline
-from cuda_agent.core.words import word_lists
 from cuda_agent.judge.inspection.counters import Counters, named_stalls
 
 #: share of the sustained rate from which a unit counts as the limit (Nsight Compute's own rule of thumb).

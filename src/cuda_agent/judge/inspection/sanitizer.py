@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Violation
-from cuda_agent.core.words import tables
 from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, written_call
 from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid

@@ -10,8 +10,8 @@ import importlib
 import time
 from dataclasses import dataclass, field
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.stack import output_lines
-from cuda_agent.core.words import tables
 
 #: seconds between two readings during a timing.
 WATCH_S = 0.25

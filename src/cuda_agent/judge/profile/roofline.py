@@ -19,9 +19,9 @@ from pathlib import Path
 
 import yaml
 
+from cuda_agent.core.assets import word_lists
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta, base_name, refs
-from cuda_agent.core.words import word_lists
 from cuda_agent.workers.buffers import ITEM_BYTES
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.plan import AppliedRule
-from cuda_agent.core.words import tables
 from cuda_agent.playbook.algebra import library
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply, refuse

@@ -7,7 +7,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 from cuda_agent.playbook.lower import Lowering
 from cuda_agent.playbook.operators.formulas import FORMULAS
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.graph import Node, Ref
-from cuda_agent.core.words import tables
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.losses import reduced

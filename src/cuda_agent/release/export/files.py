@@ -8,11 +8,11 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.graph import DRAWS, base_name
 from cuda_agent.core.records import Evaluation
-from cuda_agent.core.templates import filled
 from cuda_agent.judge import gencode
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension
 from cuda_agent.release.export.source import Finished

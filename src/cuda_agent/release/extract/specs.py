@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.agent.taskfile import check_source, load_task
+from cuda_agent.core.assets import filled
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.templates import filled
 from cuda_agent.release.source_text import imported_tops
 
 _TENSOR = re.compile(r"(?P<type>[a-z]+[0-9]*)\[(?P<sizes>[0-9, ]*)\](?::(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.templates import filled
 from cuda_agent.release.extract.calls import ForwardCall
 from cuda_agent.release.extract.closure import Inexpressible, Sources
 from cuda_agent.release.extract.constructors import Constructions, Writer

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from cuda_agent.core.bench import Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Side
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.metrics import ratio
 from cuda_agent.report.units import interval, microseconds, times

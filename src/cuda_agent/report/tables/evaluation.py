@@ -10,9 +10,9 @@ from rich.text import Text
 
 from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import SandboxLevel, Verdict
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Reward, Timing, VerifyReport
 from cuda_agent.core.stack import Stack
-from cuda_agent.core.templates import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import interval, microseconds, times
 

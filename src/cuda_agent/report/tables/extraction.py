@@ -9,7 +9,7 @@ from rich.text import Text
 
 from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import ratio_cells, stack_line, time_cells
 from cuda_agent.report.units import microseconds, times

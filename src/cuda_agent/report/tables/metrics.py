@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.core.bench import Estimate, Metrics, MetricsGroup
-from cuda_agent.core.templates import plain
+from cuda_agent.core.plain import plain
 from cuda_agent.report import units
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import bounds, known, times

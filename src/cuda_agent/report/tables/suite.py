@@ -12,8 +12,8 @@ from rich.text import Text
 
 from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.enums import Verdict
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Timing, Trajectory
-from cuda_agent.core.templates import plain
 from cuda_agent.report.rows import BASELINES, JudgedRow
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import bounds, geometric_mean, microseconds, times

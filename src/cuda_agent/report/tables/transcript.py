@@ -10,8 +10,8 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.text import Text
 
+from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
-from cuda_agent.core.templates import plain
 from cuda_agent.report.changes import file_changes
 from cuda_agent.report.plain import cut
 from cuda_agent.report.tables.trajectory import budget_line

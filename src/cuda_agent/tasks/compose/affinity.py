@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-from cuda_agent.core.words import tables, word_lists
+from cuda_agent.core.assets import tables, word_lists
 from cuda_agent.tasks.compose.pointless import EXTREMES, pointless
 from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 from cuda_agent.tasks.compose.affinity import made_by
 from cuda_agent.tasks.compose.chain import used_names
 from cuda_agent.tasks.compose.naming import NamedStep, Names, constant

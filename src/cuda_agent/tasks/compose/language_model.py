@@ -12,10 +12,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.core.templates import filled
 from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.run import Skipped, dataset_task

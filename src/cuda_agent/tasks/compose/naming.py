@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.chain import ChainStep, used_names
 from cuda_agent.tasks.compose.layouts import Unsolvable, leading

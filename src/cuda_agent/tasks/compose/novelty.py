@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cuda_agent.core.words import inverted, tables
+from cuda_agent.core.assets import inverted, tables
 from cuda_agent.tasks.decontaminate.index import Index
 from cuda_agent.tasks.decontaminate.shingles import shingles
 

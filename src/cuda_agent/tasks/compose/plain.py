@@ -8,7 +8,7 @@ from functools import lru_cache
 from pkgutil import resolve_name
 from typing import Any
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 
 #: The modules of the names in tasks.
 _ROOTS = {"nn": "torch.nn", "F": "torch.nn.functional", "torch": "torch"}

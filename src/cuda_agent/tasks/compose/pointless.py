@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 
 
 def _operators(text: str, groups: Mapping[str, set[str]]) -> set[str]:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 from cuda_agent.tasks.compose.chain import Plan
 from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed

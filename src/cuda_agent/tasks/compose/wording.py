@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.naming import NamedStep, Names, literal
 from cuda_agent.tasks.compose.plain import without_defaults

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cuda_agent.core.words import inverted, tables
+from cuda_agent.core.assets import inverted, tables
 from cuda_agent.tasks.crawl.trial import Unfit
 
 _TABLES = tables(__file__)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.errors import UsageError, WorkerError
-from cuda_agent.core.words import tables
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.families import listed
 from cuda_agent.tasks.crawl.trials import TrialOptions, run_jobs, try_entries

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.errors import DeviceError
-from cuda_agent.core.words import tables
 from cuda_agent.tasks.records import LeftOut
 
 _TABLES = tables(__file__)

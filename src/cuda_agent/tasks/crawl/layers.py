@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-from cuda_agent.core.words import inverted, tables
+from cuda_agent.core.assets import inverted, tables
 from cuda_agent.tasks.crawl.arguments import Argument, arguments_of, constructor_values
 from cuda_agent.tasks.crawl.binding import bindings
 from cuda_agent.tasks.crawl.costs import measure, measured

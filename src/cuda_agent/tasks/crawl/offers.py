@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 from cuda_agent.tasks.crawl.catalogue import SMALL, SMALL_LEADING
 from cuda_agent.tasks.crawl.serving import serving
 from cuda_agent.tasks.crawl.trial import Unfit, attempt, tensors

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import filled, tables
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import Record
 from cuda_agent.core.stack import Stack
-from cuda_agent.core.templates import filled
-from cuda_agent.core.words import tables
 from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.templates import filled
 from cuda_agent.tasks.dataset.stats import Point, Stats, bound_of, logarithmic, ridge_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent.core.assets import inverted, tables
 from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind, reached
 from cuda_agent.core.hashing import digest_text
-from cuda_agent.core.words import inverted, tables
 
 #: The version changes when hashes can't be compared with those of an older version.
 VERSION = 1

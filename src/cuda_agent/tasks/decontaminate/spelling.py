@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from cuda_agent.core.words import inverted, tables
+from cuda_agent.core.assets import inverted, tables
 
 _TABLES = tables(__file__)
 _ALIASES = inverted(_TABLES["aliases"])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import filled
 from cuda_agent.core.errors import DeviceError, UsageError
-from cuda_agent.core.templates import filled
 from cuda_agent.training.config import ModelOptions, PpoOptions, RftOptions, ValueOptions
 
 #: "no limit" for settings of verl that must be a number: above any ratio, value or reward, and exact in float32.

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.words import tables
 from cuda_agent.tasks import store
 from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform

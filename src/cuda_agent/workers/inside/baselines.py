@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from cuda_agent.core.assets import word_lists
 from cuda_agent.core.baselines import EAGER, Baseline, Form, forms
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import RANDOM
 from cuda_agent.core.records import CompileReport
-from cuda_agent.core.words import word_lists
 from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
 from cuda_agent.workers.inside.dispatch import Listener
 from cuda_agent.workers.inside.runner import Program

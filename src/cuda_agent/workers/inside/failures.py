@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from cuda_agent.core.assets import tables
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory
-from cuda_agent.core.words import tables
 from cuda_agent.workers.buffers import OutOfDeviceMemory
 from cuda_agent.workers.requests import FaultKind
 

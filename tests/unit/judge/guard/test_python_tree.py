@@ -7,8 +7,8 @@ import types
 
 import pytest
 
+from cuda_agent.core.assets import word_lists
 from cuda_agent.core.records import Candidate
-from cuda_agent.core.words import word_lists
 from cuda_agent.judge.guard import check_texts, python_tree
 
 HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport cuda_extension\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cuda_agent.core.words import tables
+from cuda_agent.core.assets import tables
 from cuda_agent.playbook.codegen import C_TYPES, literal, render
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import companion

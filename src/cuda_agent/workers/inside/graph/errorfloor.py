@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from cuda_agent.core.assets import word_lists
 from cuda_agent.core.graph import Arg, Graph, Node, Ref, TensorMeta, base_name
-from cuda_agent.core.words import word_lists
 from cuda_agent.workers.inside.graph.operators import products
 
 

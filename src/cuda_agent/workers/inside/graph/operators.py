@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_agent.core.words import word_lists
+from cuda_agent.core.assets import word_lists
 
 
 def kept() -> frozenset[str]:

@@ -1,11 +1,14 @@
-"""Reads tables and lists of names from a YAML file beside the module that uses them."""
+"""Reads the files beside a module that uses them: tables and lists of names in YAML, and templates of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 @cache
@@ -32,3 +35,20 @@ def word_lists(module: str) -> Mapping[str, frozenset[str]]:
 def inverted(groups: Mapping[str, str]) -> dict[str, str]:
     """Returns NAME -> GROUP for groups with blank-separated names."""
     return {name: group for group, names in groups.items() for name in names.split()}
+
+
+def filled(template: Path, **values: Any) -> str:
+    """Returns the text of a template with these values. In files `*.html.j2`, `*.svg.j2` and `*.xml.j2` they are
+    escaped. A line that holds only a block tag leaves no line. A name without a value is an error."""
+    environment = _environment(template.parent, template.name.endswith((".html.j2", ".svg.j2", ".xml.j2")))
+    return environment.get_template(template.name).render(values)
+
+
+@cache
+def _environment(folder: Path, escapes: bool) -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), undefined=jinja2.StrictUndefined, autoescape=escapes, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip

@@ -1,21 +1,12 @@
-"""Fills text templates, and makes texts of untrusted origin safe to show: in a terminal, in a log, on a page, to a
-language model.
+"""Makes texts of untrusted origin safe to show: in a terminal, in a log, on a page, to a language model.
 
-Templates are files beside the modules that use them. What a candidate, its compiler or a task printed may hold escape
-sequences that rewrite a terminal, marks that hide or reorder code, and the markup with which chat templates end a
-message.
+What a candidate, its compiler or a task printed may hold escape sequences that rewrite a terminal, marks that hide or
+reorder code, and the markup with which chat templates end a message.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import jinja2
-
 
 #: control characters without tabs and line ends: an escape sequence could rewrite earlier output.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -27,23 +18,6 @@ _MARKUP = re.compile(
     r"<(?=\s*(?:[|\uff5c]|/?\s*(?:tool_|think>|im_|bos>|eos>|(?:start|end)_of_|system>|assistant>|user>)|/\s*s>))"
     r"|\[(?=/?(?:INST|TOOL_RESULTS|TOOL_CALLS|AVAILABLE_TOOLS|SYSTEM_PROMPT)\])"
 )
-
-
-def filled(template: Path, **values: Any) -> str:
-    """Returns the text of a template with these values. In files `*.html.j2`, `*.svg.j2` and `*.xml.j2` they are
-    escaped. A line that holds only a block tag leaves no line. A name without a value is an error."""
-    environment = _environment(template.parent, template.name.endswith((".html.j2", ".svg.j2", ".xml.j2")))
-    return environment.get_template(template.name).render(values)
-
-
-@cache
-def _environment(folder: Path, escapes: bool) -> jinja2.Environment:
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), undefined=jinja2.StrictUndefined, autoescape=escapes, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
 
 
 def plain(text: str) -> str:
