@@ -213,7 +213,7 @@ def test_tagged_calls(tmp_path: Path) -> None:
     )
     assert [[call.tool for call in turn.calls] for turn in run.turns] == [["Read", "Glob"], ["Read"], ["Finish"]]
     assert run.turns[0].message == "I look."
-    assert "without </tool_call>" in run.turns[1].results[0].text
+    assert "a tool_call has no closing tag" in run.turns[1].results[0].text
     assert run.outcome == "finished"
     assert all("tools" not in request.body for request in server.requests)
     assert '<tool_response name="Glob">' in server.requests[1].messages[-1]["content"]

@@ -68,7 +68,8 @@ def test_recurrent_layers_compile(kind: int, hidden: int) -> None:
 
 def no_spills(source: Source, compiled: Compiled) -> None:
     assert not compiled.fault, f"{compiled.fault}\n{source.text}"
-    spills = [line for line in compiled.frames if " 0 bytes spill stores" not in line]
+    # A call of a slow path (a division, an assertion) may save two registers; more of them are a loop that doesn't fit.
+    spills = [line for line in compiled.frames if int(line.split("frame, ")[1].split()[0]) > 8]
     assert "kernels/special.cuh" in source.headers or not spills, spills[:3]
 
 

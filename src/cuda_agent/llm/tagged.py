@@ -32,10 +32,10 @@ def parse(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
     rest = _BLOCK.sub("", text)
     if _OPEN in rest:
         rest, _, body = rest.partition(_OPEN)
-        calls.append(WrittenCall("", _name_in(body), "", problem=f"{_OPEN} without {_CLOSE} ({_cut(body)})"))
+        calls.append(WrittenCall("", _name_in(body), "", problem=f"a tool_call has no closing tag ({_cut(body)})"))
     elif _CLOSE in rest:
         rest = rest.replace(_CLOSE, "")
-        calls.append(WrittenCall("", "", "", problem=f"{_CLOSE} without {_OPEN}"))
+        calls.append(WrittenCall("", "", "", problem="a closing tag of tool_call has no opening tag"))
     return rest.strip(), tuple(calls)
 
 
