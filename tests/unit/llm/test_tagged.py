@@ -26,8 +26,8 @@ def test_calls_and_the_text_around_them() -> None:
         ('<tool_call>{"name": "Read", "arguments": {}, "x": 1}</tool_call>', "Read", "exactly name and arguments"),
         ('<tool_call>{"name": "Read", "arguments": "{}"}</tool_call>', "Read", "arguments an object"),
         ("<tool_call>[1]</tool_call>", "", "exactly name and arguments"),
-        ('<tool_call>{"name": "Write", "arguments": {"path": "a', "Write", "without </tool_call>"),
-        ("</tool_call>", "", "without <tool_call>"),
+        ('<tool_call>{"name": "Write", "arguments": {"path": "a', "Write", "has no closing tag"),
+        ("</tool_call>", "", "has no opening tag"),
         ("<tool_call></tool_call>", "", "isn't JSON"),
     ],
 )
