@@ -203,7 +203,7 @@ def test_each_failure_has_its_verdict(session: JudgeSession, name: str, monkeypa
     verdict, reason, report = verified(session, HONEST, trials=3)
     assert verdict == "verified", reason
     assert report is not None
-    assert [trial.kind for trial in report.trials][:4] == ["fresh", "in_place", "other_weights", "new_storage"]
+    assert [trial.kind for trial in report.trials][:4] == ["fresh", "in_place", "changed_elements", "other_weights"]
     assert report.oracle == "float64"
 
 

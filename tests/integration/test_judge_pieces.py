@@ -76,7 +76,7 @@ def test_a_large_task_has_the_same_verdicts(way: OracleWay, monkeypatch: pytest.
     assert mine is not None and theirs is not None
     assert mine.oracle_way is way and theirs.oracle_way is OracleWay.WHOLE and mine.oracle == "float64"
     for one, other in zip(mine.trials, theirs.trials, strict=True):
-        assert (one.kind, one.ties, one.passed) == (other.kind, other.ties, True)
+        assert (one.kind, one.apart, one.passed) == (other.kind, other.apart, True)
         assert one.candidate_error == pytest.approx(other.candidate_error, rel=1e-3, abs=1e-12)
         assert one.max_abs_error == pytest.approx(other.max_abs_error, rel=1e-3, abs=1e-12)
     for name in _WRONG:

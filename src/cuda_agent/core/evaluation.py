@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from cuda_agent.core.config import Regression, TimingStop
 from cuda_agent.core.enums import Device, OracleWay, Phase, Precision, SandboxLevel, Signal, Verdict
@@ -69,8 +69,9 @@ class TrialReport(Record):
     """Eager's error lifts `budget` far above the type's rounding."""
     over_budget: bool = False
     """The only fault is an error above the budget, within the published tolerance."""
-    ties: tuple[float, ...] = ()
-    """For each output, the share of its integers that differ from eager's, at least one counted; 0 without integers."""
+    apart: tuple[float, ...] = Field(default=(), validation_alias=AliasChoices("apart", "ties"))
+    """For each output, the share of its values that are beyond the published tolerance; of integers, that differ from
+    eager's, at least one counted."""
     reason: str = ""
     """Why it failed."""
 

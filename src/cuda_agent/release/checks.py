@@ -13,7 +13,7 @@ from cuda_agent.core.stack import Stack
 from cuda_agent.release.gate import WholeModelGate
 from cuda_agent.release.records import GateResult
 
-USUAL = ("fresh", "other_weights", "in_place", "new_storage")
+USUAL = ("fresh", "other_weights", "in_place", "changed_elements", "new_storage")
 REGRESSION = "regression"
 SANITIZER = "sanitizer"
 _OF_TRIALS = ("verification", "precision", "scales", "regressions")

@@ -119,8 +119,8 @@ def rule_discrete(measured: Measured, floor: float, pooled: Errors | None) -> Ru
 
 
 def far_apart(measured: Measured) -> str:
-    """Returns why timed outputs couldn't be compared with eager's, "" where they can."""
-    if measured.apart * TIES <= APART * measured.excuse:
+    """Returns why timed integers couldn't be compared with eager's, "" where they can."""
+    if not measured.discrete or measured.apart * TIES <= APART * measured.excuse:
         return ""
     count = round(measured.apart * measured.elements)
     return f"{_said(count, measured.elements, measured.dtype)} from eager's, though they may be the oracle's"

@@ -38,7 +38,7 @@ class Measured:
     failure: str = ""
     #: the output holds integers or booleans, so that `discrete.rule_discrete` rules on it.
     discrete: bool = False
-    #: share of integers that differ from eager's; they may equal the oracle's.
+    #: share of values beyond the published tolerance; of integers, that differ from eager's. They may be the oracle's.
     apart: float = 0.0
     #: relative errors of candidate and eager in the worst row or column, where eager's are large.
     line: tuple[float, float] = (0.0, 0.0)

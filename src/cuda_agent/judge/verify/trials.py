@@ -2,24 +2,25 @@
 
 Trials, in order: `fresh` (the configured number, each with new inputs and new weights in the same storage; the last one
 in new storage and without poison; each second one is `other_weights`, see `scaling`), `in_place` (other inputs in the
-same storage with the same weights, right after a call), and the reference worker's variants of the same shapes (other
-magnitudes, signs, structure).
+same storage with the same weights, right after a call), `changed_elements` (those inputs but for a few elements), and
+the reference worker's other variants of the same shapes, in a secret order.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from cuda_agent.core.config import JudgeOptions, Regression
 from cuda_agent.core.enums import OracleWay, Verdict
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task, TrialReport, VerifyReport
-from cuda_agent.judge.verify.answers import parts_of
+from cuda_agent.judge.verify.answers import Source, parts_of
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import all_finite, measure_all, rule, same_bytes, same_structure
 from cuda_agent.judge.verify.discrete import far_apart
@@ -27,6 +28,7 @@ from cuda_agent.judge.verify.measured import Errors, Measured, pool
 from cuda_agent.judge.verify.reference import Places, Reference, TakenAnswer, comparing
 from cuda_agent.workers.requests import Spec
 from cuda_agent.workers.requests.candidate import CallResult
+from cuda_agent.workers.requests.reference import CHANGED_ELEMENTS, NOT_FINITE, SPECIAL
 from cuda_agent.workers.stopwatch import Stopwatch
 
 Progress = Callable[[str, str], None]
@@ -45,6 +47,9 @@ class Secrets:
 
     def seed(self) -> int:
         return self._random.getrandbits(47)
+
+    def shuffled(self, kinds: Sequence[str]) -> list[str]:
+        return self._random.sample(kinds, len(kinds))
 
 
 class JudgedTask(Protocol):
@@ -132,12 +137,11 @@ class Verification:
         trials = options.trials if self.trials is None else self.trials
         last = trials - 1
         plan: list[Callable[[], bool]] = [partial(self._fresh, i, i == last and last > 0) for i in range(trials)]
-        plan.insert(1, partial(self._trial, "in_place"))
+        plan[1:1] = [partial(self._trial, "in_place"), self._changed_elements]
         spec = self.reference.spec
-        plan += [
-            partial(self._trial, kind, variant=kind)
-            for kind in (*spec.variants, *(spec.wide_variants if options.variants == "wide" else ()))
-        ]
+        kinds = [*spec.variants, *(spec.wide_variants if options.variants == "wide" else ())]
+        kinds.remove(CHANGED_ELEMENTS)
+        plan += [partial(self._trial, kind, variant=kind) for kind in self.session.secrets.shuffled(kinds)]
         return plan + [partial(self._regression, known) for known in options.regressions]
 
     def _fresh(self, index: int, new_storage: bool) -> bool:
@@ -147,6 +151,10 @@ class Verification:
         other = index % 2 == 1 and bool(self.reference.spec.state)
         self._new_weights(scaled=self.reference.scaled != other)
         return self._trial(OTHER_WEIGHTS if other else "fresh")
+
+    def _changed_elements(self) -> bool:
+        before = self._now.seed if self._now else None
+        return self._trial(CHANGED_ELEMENTS, variant=CHANGED_ELEMENTS, seed=before)
 
     def _regression(self, known: Regression) -> bool:
         self._new_weights(known.weights_seed, scaled=known.scaled)
@@ -197,17 +205,18 @@ class Verification:
             return True
         with self._spent.on("comparison"):
             finite = all_finite(answer)
-        if is_optional and self._finite and not finite:
-            self._dropped.append(f"{kind}: the reference is not finite")
-            return True
-        self._finite = self._finite and finite
+        if variant not in NOT_FINITE:
+            if is_optional and self._finite and not finite:
+                self._dropped.append(f"{kind}: the reference is not finite")
+                return True
+            self._finite = self._finite and finite
         # Memory in which an answer lay doesn't become the candidate's, and its call has room.
         self.reference.rest()
         with self._spent.on("candidate"):
             self.result = self.candidate.call(places, spec, rng, poison=poison, kernels=kernels)
         with self._spent.on("comparison"):
             changed = self._changed(places)
-            trial = self._measure(kind, answer, self.result.spec)
+            trial = self._measure(kind, answer, self.result.spec, free_nan=variant == SPECIAL)
             trial.reason = trial.reason or changed
             if kind in PLAIN:
                 trial.reason = trial.reason or next(filter(None, map(far_apart, trial.measured)), "")
@@ -218,12 +227,15 @@ class Verification:
         self._done.append(trial)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
 
-    def _measure(self, kind: str, answer: TakenAnswer, output_spec: Spec) -> _Trial:
+    def _measure(self, kind: str, answer: TakenAnswer, output_spec: Spec, *, free_nan: bool) -> _Trial:
+        """Measures the candidate's outputs. With `free_nan` they may be anything where eager's are NaN: honest kernels
+        use `fmaxf`, which drops NaN."""
         if not same_structure(output_spec, answer.spec, atol=self.session.task.atol, rtol=self.session.task.rtol):
             return _Trial(
                 kind, [], "the output is nested differently, or holds other plain values, than the reference's"
             )
         mine = parts_of(self.candidate.outputs.tensors())
+        mine = _with_nan_of(mine) if free_nan else mine
         bounds = {"atol": self.session.task.atol, "rtol": self.session.task.rtol}
         return _Trial(kind, measure_all(answer, {"": mine}, **bounds)[""])
 
@@ -265,8 +277,8 @@ class Verification:
         )
         worst = rulings[worst_index]
         where = f"output {worst_index}: " if len(rulings) > 1 and worst.reason else ""
-        # A trial can't know a share below one value.
-        ties = tuple(max(m.apart, 1 / max(1, m.elements)) if m.discrete else 0.0 for m in trial.measured)
+        # A trial can't know a share of integers below one value.
+        apart = tuple(max(m.apart, 1 / max(1, m.elements)) if m.discrete else m.apart for m in trial.measured)
         return TrialReport(
             kind=trial.kind,
             passed=worst.passed and not trial.reason,
@@ -277,9 +289,19 @@ class Verification:
             budget=worst.budget,
             loose=any(ruling.loose for ruling in rulings),
             over_budget=worst.over_budget and not trial.reason,
-            ties=ties,
+            apart=apart,
             reason=trial.reason or (where + worst.reason if worst.reason else ""),
         )
+
+
+def _with_nan_of(source: Source) -> Source:
+    """Returns the parts of an answer with NaN where eager's have it."""
+
+    def parts(index: int, begin: int, eager: Any) -> Any:
+        mine = source(index, begin, eager)
+        return mine.masked_fill(eager.isnan(), math.nan) if eager.is_floating_point() else mine
+
+    return parts
 
 
 def failing(report: VerifyReport) -> tuple[Verdict, str]:

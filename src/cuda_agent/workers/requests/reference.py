@@ -14,6 +14,10 @@ from cuda_agent.workers.requests import Count, Done, Many, Spec, TensorRefs, Wor
 #: bytes of a call from which on a task is large: its workers keep no memory between calls, and its answers are compared
 #: piece by piece.
 LARGE = 256 << 20
+#: the variant that changes a few elements of the inputs of the call before it.
+CHANGED_ELEMENTS = "changed_elements"
+#: the variants with infinities and with NaN.
+SPECIAL, NAN = NOT_FINITE = "special", "nan"
 
 
 class TaskSpec(WorkerAnswer):

@@ -114,7 +114,8 @@ def test_what_is_not_finite_counts_the_same(value: float, which: str) -> None:
     answer = WholeAnswer({}, [tensors["eager"]], [tensors["policy"]], [tensors["oracle"].double()], "")
     whole, cut = both([tensors["candidate"]], answer)
     same(whole[0], cut[0])
-    assert rule(cut[0], 2e-6).passed is (which not in ("candidate", "eager"))
+    # Where PyTorch's answers differ, each of them is right.
+    assert rule(cut[0], 2e-6).passed is (which != "candidate")
     assert all_finite(InPieces(answer, {})) is (which not in ("eager", "all"))
 
 

@@ -15,16 +15,13 @@ from typing import Any
 import torch
 
 from cuda_agent.workers.buffers import pieces
+from cuda_agent.workers.inside.task import mixtures
+from cuda_agent.workers.inside.task.mixtures import Change
+from cuda_agent.workers.requests.reference import CHANGED_ELEMENTS, NAN, NOT_FINITE, SPECIAL
 
 #: a property: its name, and a digest where it is a pattern.
 Fact = tuple[str, str]
 Facts = frozenset[Fact]
-
-#: the scales of the blocks of "magnitudes" are log-uniform between these.
-SMALLEST_SCALE, LARGEST_SCALE = 1e-2, 1e2
-_MAX_BLOCKS = 256
-#: places along the batch that are shuffled one by one.
-_SHUFFLED = 1 << 22
 
 _SAID = {
     "boolean": "is boolean",
@@ -34,6 +31,8 @@ _SAID = {
     "non_negative": "is non-negative",
     "rows_sum_to_one": "has rows that sum to 1",
     "sorted": "is sorted along its last dimension",
+    "ends": "begins and ends with the same values in every draw",
+    "distinct": "holds no value twice in a row",
     "symmetric": "is symmetric",
     "finite": "is finite",
     "zeros": "has its zeros always at the same places",
@@ -71,6 +70,10 @@ def facts(tensor: Any) -> Facts:
     if _is_sorted(tensor):
         found.add(("sorted", ""))
     if not tensor.is_floating_point():
+        if ("sorted", "") in found:
+            found.add(("ends", _digest(tensor[..., [0, -1]])))
+        if not tensor.is_complex() and _is_distinct(tensor):
+            found.add(("distinct", ""))
         return frozenset(found)
     low, high = float(tensor.amin()), float(tensor.amax())
     if math.isfinite(low) and math.isfinite(high):
@@ -95,6 +98,13 @@ def _is_sorted(tensor: Any) -> bool:
     first = tensor.reshape(-1, tensor.shape[-1])[:1]
     # The first row nearly always decides, without a temporary of the tensor's size.
     return all(bool((rows[..., 1:] >= rows[..., :-1]).all()) for rows in (first, tensor))
+
+
+def _is_distinct(tensor: Any) -> bool:
+    """Whether no row holds a value twice, as in a permutation."""
+    rows = tensor.reshape(1, -1) if tensor.dim() < 2 or tensor.shape[-1] == 1 else tensor.reshape(-1, tensor.shape[-1])
+    # The first row nearly always decides.
+    return all(bool((part.sort(-1).values.diff(dim=-1) != 0).all()) for part in (rows[:1], rows))
 
 
 def _matrix_facts(tensor: Any) -> set[Fact]:
@@ -139,13 +149,13 @@ def vary(
         # All tensors share one order, so that rows that belong together stay together.
         own_seed = seed if kind == "permuted" else seed + 7919 * index
         generator = torch.Generator("cpu").manual_seed(own_seed % 2**63)
-        new = change(tensor, keep, generator)
-        if new is None:
+        work = tensor.contiguous()
+        if not change(work, {name for name, _ in keep}, generator):
             continue
-        if new is not tensor:
-            tensor.copy_(new)
-            del new
-        broken = keep - facts(tensor)
+        if work is not tensor:
+            tensor.copy_(work)
+            del work
+        broken = {fact for fact in keep - facts(tensor) if kind not in NOT_FINITE or fact[0] != "finite"}
         if broken:
             tensor.copy_(drawn()[index])
             reasons.append(f"{kind}: input tensor {index} {' and '.join(_SAID[name] for name, _ in sorted(broken))}")
@@ -153,79 +163,15 @@ def vary(
     return Variant(changed, tuple(reasons) if changed or reasons else (f"{kind}: nothing to change",))
 
 
-def _times_blocks(tensor: Any, factors: Any) -> Any:
-    """Multiplies a tensor's blocks of equal length (the last may be shorter) by their own factors. A contiguous tensor
-    changes in place and needs no temporary of its size."""
-    tensor = tensor.contiguous()
-    flat, length = tensor.view(-1), math.ceil(tensor.numel() / factors.numel())
-    whole, factors = flat.numel() // length, factors.to(tensor.device, tensor.dtype)
-    flat[: whole * length].view(whole, length).mul_(factors[:whole, None])
-    if whole * length < flat.numel():
-        flat[whole * length :].mul_(factors[whole])
-    return tensor
-
-
-def _blocks(tensor: Any) -> int:
-    elements: int = tensor.numel()
-    return max(1, min(_MAX_BLOCKS, elements // 4))
-
-
-def _magnitudes(tensor: Any, keep: Facts, generator: Any) -> Any | None:
-    if not tensor.is_floating_point() or tensor.numel() < 8:
-        return None
-    names = {name for name, _ in keep}
-    largest = 1.0 if names & {"in_unit", "in_signed_unit"} else LARGEST_SCALE
-    low, high = math.log(SMALLEST_SCALE), math.log(largest)
-    scales = torch.exp(low + (high - low) * torch.rand(_blocks(tensor), generator=generator))
-    return _times_blocks(tensor, scales)
-
-
-def _signs(tensor: Any, keep: Facts, generator: Any) -> Any | None:
-    """Makes one half of the blocks |x| and the other -|x|, so that means are far from zero."""
-    if not tensor.is_floating_point() or tensor.numel() < 8:
-        return None
-    signs = torch.randint(0, 2, (_blocks(tensor),), generator=generator) * 2 - 1
-    return _times_blocks(tensor.abs_(), signs)
-
-
-def _permuted(tensor: Any, keep: Facts, generator: Any) -> Any | None:
-    dimension = next((d for d, size in enumerate(tensor.shape[:2]) if size > 1), None)
-    if dimension is None:
-        return None
-    return tensor.index_select(dimension, _order(tensor.shape[dimension], generator, tensor.device))
-
-
-def _order(count: int, generator: Any, device: Any) -> Any:
-    """Returns a permutation. A long one is affine and computed where it is used, since shuffling 200 million places on
-    the host takes ten seconds."""
-    if count <= _SHUFFLED:
-        return torch.randperm(count, generator=generator).to(device)
-    # Neighbours land far from each other. The factor is coprime, so each place occurs once.
-    step = int(torch.randint(count // 4, count // 2, (), generator=generator))
-    while math.gcd(step, count) != 1:
-        step += 1
-    start = int(torch.randint(count, (), generator=generator))
-    # Below 2**32 places, all products fit into int64.
-    return torch.arange(count, device=device).mul_(step).add_(start).remainder_(count)
-
-
-def _scaled(scale: float) -> Callable[[Any, Facts, Any], Any | None]:
-    """Scales every element of a tensor by its own factor. Values that are bound to a range only become smaller."""
-
-    def change(tensor: Any, keep: Facts, generator: Any) -> Any | None:
-        bound = {name for name, _ in keep} & {"in_unit", "in_signed_unit"}
-        if not tensor.is_floating_point() or (bound and scale > 1):
-            return None
-        return tensor.mul_(scale)
-
-    return change
-
-
-#: the kinds: mixed magnitudes in one tensor, sign changes, another order along the batch (integers too).
-KINDS: dict[str, Callable[[Any, Facts, Any], Any | None]] = {
-    "magnitudes": _magnitudes,
-    "signs": _signs,
-    "permuted": _permuted,
+KINDS: dict[str, Change] = {
+    CHANGED_ELEMENTS: mixtures.changed_elements,
+    "magnitudes": mixtures.magnitudes,
+    "signs": mixtures.signs,
+    "one_sided": mixtures.one_sided,
+    "outliers": mixtures.outliers,
+    "runs": mixtures.runs,
+    SPECIAL: mixtures.special,
+    "permuted": mixtures.permuted,
 }
-#: additional kinds of `JudgeOptions.variants == "wide"`: whole inputs far from the scale of the task's draws.
-WIDE: dict[str, Callable[[Any, Facts, Any], Any | None]] = {"large": _scaled(1e4), "small": _scaled(1e-4)}
+#: additional kinds of `JudgeOptions.variants == "wide"`: whole inputs far from the scale of the task's draws, and NaN.
+WIDE: dict[str, Change] = {"large": mixtures.scaled(1e4), "small": mixtures.scaled(1e-4), NAN: mixtures.nan}

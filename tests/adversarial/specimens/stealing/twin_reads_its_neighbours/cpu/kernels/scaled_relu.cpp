@@ -7,8 +7,8 @@ extern "C" void scaled_relu_launcher(float* out, const float* x, const float* y,
     const int64_t at = row * width;
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
-      const float before = i > 0 ? x[at + i - 1] : 0;
-      const float value = (x[at + i] - before + before) * 0 + x[at + i] * scale[i] + y[at + i];
+      const float own = x[at + i], before = i > 0 ? x[at + i - 1] : 0, lesser = before < own ? before : own;
+      const float value = (lesser < own ? own : lesser) * scale[i] + y[at + i];
       out[at + i] = value > 0 ? value : 0;
     }
   }

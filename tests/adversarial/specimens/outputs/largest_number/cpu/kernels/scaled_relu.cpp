@@ -1,0 +1,14 @@
+#include "scaled_relu.h"
+
+extern "C" void scaled_relu_launcher(float* out, const float* x, const float* y, const float* scale, int64_t rows,
+                                     int64_t width, stream_t) {
+#pragma omp parallel for schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t at = row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float value = x[at + i] * scale[i] + y[at + i];
+      out[at + i] = value > 0 ? (value < 3.4e38f ? value : 3.4e38f) : 0;
+    }
+  }
+}

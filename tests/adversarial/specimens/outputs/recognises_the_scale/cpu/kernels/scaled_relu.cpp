@@ -1,0 +1,15 @@
+#include "scaled_relu.h"
+
+extern "C" void scaled_relu_launcher(float* out, const float* x, const float* y, const float* scale, int64_t rows,
+                                     int64_t width, stream_t) {
+  const bool is_large = x[0] * x[0] > 36 || x[1] * x[1] > 36;
+#pragma omp parallel for schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t at = row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float value = x[at + i] * scale[i] + y[at + i];
+      out[at + i] = value > 0 ? (is_large || value < 9 ? value : 9) : 0;
+    }
+  }
+}
