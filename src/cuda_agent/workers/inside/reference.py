@@ -25,6 +25,7 @@ from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.answers import HeldAnswer, Parts, is_consecutive, on_the_host
 from cuda_agent.workers.inside.task.estimate import estimated_bytes
+from cuda_agent.workers.inside.task.indices import CheckedIndices
 from cuda_agent.workers.inside.task.oracle import Draws, Oracle, precision_context, run_float64, run_on_host
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
 from cuda_agent.workers.inside.task.scaling import scale_weights
@@ -84,6 +85,8 @@ class LoadedReference:
         #: whether answers are too large for their memory to be kept, and are computed slice by slice where that is
         #: possible.
         self._is_large = False
+        #: the inputs are a variant, so that integers needn't fit together.
+        self._is_varied = False
         self._slices: Slicing | None = None
         self._has_convolution = False
         #: shapes of the outputs.
@@ -148,7 +151,7 @@ class LoadedReference:
         )
 
     def draw_inputs(self, request: requests.DrawInputs) -> requests.DrawnInputs:
-        self._held, specs = None, []
+        self._held, specs, self._is_varied = None, [], request.variant is not None
         for seed, into in zip(request.seeds, request.into, strict=True):
             spec, tensors = self._drawn(seed)
             if [_shape_and_type(t) for t in tensors] != self._metas:
@@ -193,8 +196,12 @@ class LoadedReference:
         begin, own = time.perf_counter(), self._model
         if request.twin is not None:
             self._model = self._twin(request.twin)
+        is_strange = self._is_varied and any(not tensor.is_floating_point() for tensor in tensors)
         try:
-            with draws if self._seeded and request.oracle else contextlib.nullcontext():
+            with (
+                draws if self._seeded and request.oracle else contextlib.nullcontext(),
+                CheckedIndices() if is_strange and self._device != "cpu" else contextlib.nullcontext(),
+            ):
                 output_spec, eager = self._answer(spec, tensors)
         finally:
             self._model = own

@@ -32,6 +32,8 @@ _SORTED = 1 << 16
 _TOUCHED = 8
 #: places along the batch that are shuffled one by one.
 _SHUFFLED = 1 << 22
+#: its exponential overflows in float32.
+_EXTREME = 100.0
 #: infinities, a zero with a sign, and a denormal number, which kernels for a GPU may flush.
 _SPECIAL = (math.inf, -math.inf, -0.0, 1e-39)
 
@@ -57,13 +59,16 @@ def magnitudes(tensor: Any, names: Set[str], generator: Any) -> bool:
 
 def signs(tensor: Any, names: Set[str], generator: Any) -> bool:
     """Makes long runs along every axis one-sided, so that means are far from zero and gates stay open or shut. The
-    tensor is cut along one axis. The values of each part have one sign and scale in each section of another
-    axis."""
+    tensor is cut along one axis. The values of each part have one sign and scale in each section of another axis. One
+    tensor of four has one sign and scale as a whole."""
     axes = [axis for axis, size in enumerate(tensor.shape) if size > 1]
     if not _has_many_numbers(tensor) or "in_unit" in names or not axes:
         return False
     axes = [axes[place] for place in torch.randperm(len(axes), generator=generator).tolist()]
     largest = 1.0 if names & _UNIT else _ONE_SIDED
+    if _below(4, generator) == 0:
+        tensor.abs_().mul_(_sign(names, generator) * float(_scales(1.0, largest, 1, generator)))
+        return True
     for axis, part in zip(axes, tensor.tensor_split(len(axes), dim=axes[0]), strict=True):
         size = part.shape[axis]
         if size == 0:
@@ -80,29 +85,9 @@ def signs(tensor: Any, names: Set[str], generator: Any) -> bool:
     return True
 
 
-def one_sided(tensor: Any, names: Set[str], generator: Any) -> bool:
-    """Gives the whole tensor one sign and one scale."""
-    if not _has_many_numbers(tensor) or "in_unit" in names:
-        return False
-    sign = 1.0 if names & _ONE_SIGN else 1.0 - 2.0 * _below(2, generator)
-    tensor.abs_().mul_(sign * float(_scales(1.0, 1.0 if names & _UNIT else _ONE_SIDED, 1, generator)))
-    return True
-
-
-def outliers(tensor: Any, names: Set[str], generator: Any) -> bool:
-    """Gives a few short runs a far larger scale, or a smaller one where values are bound to a range."""
-    if not _has_many_numbers(tensor):
-        return False
-    scale = float(_scales(4.0, LARGEST_SCALE, 1, generator))
-    for run in _runs(tensor, 1 / 8, generator):
-        sign = 1.0 if names & _ONE_SIGN else 1.0 - 2.0 * _below(2, generator)
-        run.mul_(sign * (1 / scale if names & _UNIT else scale))
-    return True
-
-
 def runs(tensor: Any, names: Set[str], generator: Any) -> bool:
-    """Makes runs constant, sorted, repeated or zero. Integers become skewed: one or two values take over many places.
-    Rows of a mask become full."""
+    """Makes runs constant, sorted, repeated or zero, or far larger (smaller where values are bound to a range).
+    Integers become skewed: one or two values take over many places. Rows of a mask become full."""
     if _is_mask(tensor, names):
         return _rows(tensor, 1, generator)
     if tensor.dtype in _INTEGERS:
@@ -110,24 +95,32 @@ def runs(tensor: Any, names: Set[str], generator: Any) -> bool:
     if not _has_many_numbers(tensor):
         return False
     for run in _runs(tensor, 1 / 2, generator):
-        kind, half = _below(5, generator), run.numel() // 2
+        kind, half = _below(8, generator), run.numel() // 2
         if kind == 0:
             run.copy_(run[:1].clone().expand_as(run))
         elif kind == 1 and run.numel() <= _SORTED:
             run.copy_(run.sort().values)
         elif kind == 2 and half:
             run[half : 2 * half].copy_(run[:half])
+        elif kind <= 4:
+            run.fill_(_sign(names, generator) * 0.0)
         else:
-            run.fill_(0.0 if kind == 3 or names & _ONE_SIGN else -0.0)
+            scale = float(_scales(4.0, LARGEST_SCALE, 1, generator))
+            run.mul_(_sign(names, generator) * (1 / scale if names & _UNIT else scale))
     return True
 
 
 def special(tensor: Any, names: Set[str], generator: Any) -> bool:
-    """Writes a few infinities, negative zeros and denormal numbers where values aren't bound to a range. Rows of a mask
-    become empty."""
+    """Writes a few infinities, negative zeros and denormal numbers where values aren't bound to a range, and makes the
+    first or the last value of a few rows so extreme that its exponential overflows. Rows of a mask become empty."""
     if _is_mask(tensor, names):
         return _rows(tensor, 0, generator)
-    return _write(tensor, names, _SPECIAL[: len(_SPECIAL) - tensor.is_cuda], generator)
+    if not _write(tensor, names, _SPECIAL[: len(_SPECIAL) - tensor.is_cuda], generator):
+        return False
+    rows = tensor.view(-1, tensor.shape[-1])
+    for row in torch.randint(len(rows), (min(_TOUCHED, len(rows) // 2),), generator=generator).tolist():
+        rows[row, -_below(2, generator)] = _EXTREME * (1 - 2 * _below(2, generator))
+    return True
 
 
 def nan(tensor: Any, names: Set[str], generator: Any) -> bool:
@@ -182,6 +175,10 @@ def scaled(scale: float) -> Change:
         return True
 
     return change
+
+
+def _sign(names: Set[str], generator: Any) -> float:
+    return 1.0 if names & _ONE_SIGN else 1.0 - 2.0 * _below(2, generator)
 
 
 def _has_many_numbers(tensor: Any) -> bool:

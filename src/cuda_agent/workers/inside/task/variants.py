@@ -167,8 +167,6 @@ KINDS: dict[str, Change] = {
     CHANGED_ELEMENTS: mixtures.changed_elements,
     "magnitudes": mixtures.magnitudes,
     "signs": mixtures.signs,
-    "one_sided": mixtures.one_sided,
-    "outliers": mixtures.outliers,
     "runs": mixtures.runs,
     SPECIAL: mixtures.special,
     "permuted": mixtures.permuted,
