@@ -19,6 +19,8 @@
 #   pocket:N     the pocket preset, seeds and ablations, N at a time, from their last step (POCKET: archive of the table;
 #                TRAININGS: which, in this order, as in "0 1 2 no-rft-0"; SET: other settings, as in "ppo.steps=15")
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
+#   graphs:N     N drawn graphs on the GPU against eager; graphs:N:cpu: on the cores
+#   memory       the device's peak memory by step of a verdict, for the large tasks of the tests
 #   examples     all examples
 #   whole        a Llama's hot parts extracted, optimized and applied
 #   tests:NAME   one file of tests/gpu
@@ -206,6 +208,16 @@ agreement() { # [SO MANY]
     timeout -k 10 "$(left "$limit")" python3 benchmarks/agreement.py data/candidates.jsonl.gz --count "${1:-60}" \
         --jobs 4 --limit-s "$(left $((limit - 60)))" --out "$here/agreement.json" 2>"$here/agreement.log"
     tail -20 "$here/agreement.log"
+}
+graphs() { # [SO MANY [DEVICE]]
+    timeout -k 10 "$(left $((limit - 10)))" python3 benchmarks/graphs.py --graphs "${1:-2000}" --batch 40 --jobs $((each - 2)) \
+        --device "${2:-cuda}" --out "$here/graphs-${2:-cuda}.jsonl" >"$here/graphs-${2:-cuda}.log" 2>&1
+    grep -v "^[0-9]* graphs" "$here/graphs-${2:-cuda}.log" | head -20 | cut -c1-300
+    tail -1 "$here/graphs-${2:-cuda}.log"
+}
+memory() {
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/device_memory.py tests/data/large/*.py --out "$here/memory.json" \
+        2>"$here/memory.log"
 }
 examples() {
     timeout -k 10 "$(left "$limit")" python3 benchmarks/examples.py --out "$here/examples" 2>"$here/examples.log"
