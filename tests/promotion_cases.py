@@ -82,7 +82,7 @@ extern "C" void drawdown_launcher(float* out, const float* x, const float* scale
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       const float value = x[row * width + i];
-      top[i] = value > top[i] ? value : top[i];
+      top[i] = value > top[i] || value != value ? value : top[i];
       out[row * width + i] = (top[i] - value) * scale[i];
     }
   }

@@ -137,10 +137,12 @@ class Verification:
         trials = options.trials if self.trials is None else self.trials
         last = trials - 1
         plan: list[Callable[[], bool]] = [partial(self._fresh, i, i == last and last > 0) for i in range(trials)]
-        plan[1:1] = [partial(self._trial, "in_place"), self._changed_elements]
         spec = self.reference.spec
         kinds = [*spec.variants, *(spec.wide_variants if options.variants == "wide" else ())]
-        kinds.remove(CHANGED_ELEMENTS)
+        plan.insert(1, partial(self._trial, "in_place"))
+        if CHANGED_ELEMENTS in kinds:
+            kinds.remove(CHANGED_ELEMENTS)
+            plan.insert(2, self._changed_elements)
         plan += [partial(self._trial, kind, variant=kind) for kind in self.session.secrets.shuffled(kinds)]
         return plan + [partial(self._regression, known) for known in options.regressions]
 
