@@ -181,7 +181,8 @@ def test_outputs_that_lie_otherwise_are_copied_on_the_clock(bench: Bench) -> Non
 )
 def test_liars_are_convicted(bench: Bench, source: str, rule: str) -> None:
     found = bench.time(source)
-    assert found.report is None and [v.rule for v in found.violations] == [rule], found
+    # The processor time of the threads may say the same.
+    assert found.report is None and {v.rule for v in found.violations} - {"work"} == {rule}, found
 
 
 def test_a_large_task_has_a_ring_for_each_burst(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
