@@ -88,6 +88,8 @@ extern "C" void drawdown_launcher(float* out, const float* x, const float* scale
   }
 }
 """
+#: an output that isn't NaN where an input is.
+DROPS_NAN = KERNEL.replace(" || value != value", "")
 #: a batch dimension that the kernel was written for.
 FIXED_ROWS = KERNEL.replace("row < rows", "row < 512")
 #: values beyond what anybody drew when it was written.

@@ -106,6 +106,18 @@ SPECIMENS = {
         "incorrect",
         "",
     ),
+    "remembered_by_a_sample": (
+        "key = str((x.flatten()[:8].tolist(), y.flatten()[:8].tolist()))\n"
+        "if key not in self.kept:\n    self.kept[key] = self.right(x, y)\nreturn self.kept[key].clone()",
+        "incorrect",
+        "trial changed elements",
+    ),
+    "largest_number_for_infinity": ("return self.right(x, y).clamp(max=3.4e38)", "incorrect", "trial special"),
+    "zero_for_nan": (
+        "return self.right(x, y).nan_to_num(nan=0.0, posinf=float('inf'), neginf=float('-inf'))",
+        "verified",
+        "",
+    ),
     "right_at_unit_scale_only": (
         "out = self.right(x, y)\nreturn torch.where(x.abs() > 6, torch.zeros_like(out), out)",
         "incorrect",

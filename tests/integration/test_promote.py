@@ -24,7 +24,7 @@ from cuda_agent.release.regressions import read_failures
 from cuda_agent.release.speed import ColdProcess, speed
 from cuda_agent.release.subject import load_subject
 from judge_specimens import eager_only
-from promotion_cases import FIXED_ROWS, HALF, KERNEL, NARROW, SLOW, TASK, TORCH, candidate, gate, workspace
+from promotion_cases import DROPS_NAN, FIXED_ROWS, HALF, KERNEL, NARROW, SLOW, TASK, TORCH, candidate, gate, workspace
 
 pytestmark = pytest.mark.integration
 
@@ -111,6 +111,7 @@ def failing(evaluation: Evaluation) -> list[GateResult]:
     ("name", "of", "reason"),
     [
         ("precision", candidate(HALF), "exceeds its budget"),
+        ("scales", candidate(DROPS_NAN), "trial nan"),
         ("guard", candidate(model=TORCH), "syntax/"),
         ("speed", candidate(SLOW), "a lower bound of 1.05x"),
         ("verification", candidate(KERNEL.replace("* scale[i]", "* 1.5f")), "trial fresh"),

@@ -49,6 +49,7 @@ class Secrets:
         return self._random.getrandbits(47)
 
     def shuffled(self, kinds: Sequence[str]) -> list[str]:
+        """Returns these kinds of trials in a secret order."""
         return self._random.sample(kinds, len(kinds))
 
 

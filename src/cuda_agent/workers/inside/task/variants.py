@@ -163,6 +163,7 @@ def vary(
     return Variant(changed, tuple(reasons) if changed or reasons else (f"{kind}: nothing to change",))
 
 
+#: the kinds of every verification.
 KINDS: dict[str, Change] = {
     CHANGED_ELEMENTS: mixtures.changed_elements,
     "magnitudes": mixtures.magnitudes,
