@@ -92,11 +92,11 @@ extern "C" void drawdown_launcher(float* out, const float* x, const float* scale
 DROPS_NAN = KERNEL.replace(" || value != value", "")
 #: a batch dimension that the kernel was written for.
 FIXED_ROWS = KERNEL.replace("row < rows", "row < 512")
-#: values beyond what anybody drew when it was written.
+#: finite values beyond what anybody drew when it was written.
 NARROW = KERNEL.replace(
     "const float value = x[row * width + i];",
     """float value = x[row * width + i];
-      value = value > 2000.0f ? 2000.0f : value < -2000.0f ? -2000.0f : value;""",
+      if (value - value == 0) value = value > 2000.0f ? 2000.0f : value < -2000.0f ? -2000.0f : value;""",
 )
 #: the product in bfloat16.
 HALF = KERNEL.replace("(top[i] - value) * scale[i]", "rounded(top[i] - value) * rounded(scale[i])").replace(

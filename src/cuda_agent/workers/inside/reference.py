@@ -41,7 +41,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     task_code,
     unload_task_module,
 )
-from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, vary
+from cuda_agent.workers.inside.task.variants import WIDE, Facts, properties, usual_kinds, vary
 from cuda_agent.workers.inside.task.weights import changed_names, redraw, state_metas, state_versions
 from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs, operations_of
 from cuda_agent.workers.requests import reference as requests
@@ -144,7 +144,7 @@ class LoadedReference:
             products=found.matmul or found.convolution,
             policy_differs=policy_differs(self._context.device, request.precision, products),
             random=tuple(sorted(random.names)),
-            variants=tuple(KINDS),
+            variants=usual_kinds(outputs),
             wide_variants=tuple(WIDE),
             peak_bytes=peak,
             large=self._is_large,

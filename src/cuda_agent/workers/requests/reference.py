@@ -16,8 +16,9 @@ from cuda_agent.workers.requests import Count, Done, Many, Spec, TensorRefs, Wor
 LARGE = 256 << 20
 #: the variant that changes a few elements of the inputs of the call before it.
 CHANGED_ELEMENTS = "changed_elements"
-#: the variants with infinities and with NaN.
+#: the variants with infinities and with NaN, and the one that has all of the first but infinities.
 SPECIAL, NAN = NOT_FINITE = "special", "nan"
+EXTREMES = "extremes"
 
 
 class TaskSpec(WorkerAnswer):

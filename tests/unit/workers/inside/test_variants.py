@@ -1,9 +1,11 @@
 """Variants keep what a task promises in every draw, and say what they left alone."""
 
+import math
+
 import pytest
 import torch
 
-from cuda_agent.workers.inside.task.variants import KINDS, facts, properties, vary
+from cuda_agent.workers.inside.task.variants import KINDS, facts, properties, usual_kinds, vary
 
 
 def names(tensor):
@@ -64,12 +66,21 @@ def test_normal_input_takes_all_kinds(kind, dtype):
         assert torch.equal(new.float().sort(0).values, before.float().sort(0).values)
 
 
-@pytest.mark.parametrize("kind", ["runs", "special", "changed_elements"])
+@pytest.mark.parametrize("kind", ["runs", "special", "extremes", "changed_elements"])
 def test_most_values_stay_as_they_were_drawn(kind):
     sets = draws(lambda: [torch.randn(64, 64)])
     for seed in range(40):
         _, (new,), _ = variant(kind, sets[0], properties(sets), seed)
         assert 0 < (new != sets[0][0]).sum() <= sets[0][0].numel() / 2
+
+
+def test_infinities_are_for_outputs_that_can_show_nan():
+    sets = draws(lambda: [torch.randn(64)])
+    for seed in range(20):
+        found = {kind: variant(kind, sets[0], properties(sets), seed)[1][0] for kind in ("special", "extremes")}
+        assert {math.inf, -math.inf} <= set(found["special"].tolist()) and found["extremes"].isfinite().all()
+    shown, hidden = usual_kinds([torch.ones(2)]), usual_kinds([torch.ones(2), torch.ones(2) > 0])
+    assert set(shown) - set(hidden) == {"special"} and set(hidden) - set(shown) == {"extremes"}
 
 
 def test_runs_stay_one_sided_along_every_axis():

@@ -34,8 +34,8 @@ _TOUCHED = 8
 _SHUFFLED = 1 << 22
 #: its exponential overflows in float32.
 _EXTREME = 100.0
-#: infinities, a zero with a sign, and a denormal number, which kernels for a GPU may flush.
-_SPECIAL = (math.inf, -math.inf, -0.0, 1e-39)
+#: a zero with a sign, and a denormal number, which kernels for a GPU may flush.
+_TINY = (-0.0, 1e-39)
 
 _NUMBERS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
@@ -111,11 +111,19 @@ def runs(tensor: Any, names: Set[str], generator: Any) -> bool:
 
 
 def special(tensor: Any, names: Set[str], generator: Any) -> bool:
-    """Writes a few infinities, negative zeros and denormal numbers where values aren't bound to a range, and makes the
-    first or the last value of a few rows so extreme that its exponential overflows. Rows of a mask become empty."""
+    """Writes a few infinities, and what `extremes` writes."""
+    if not extremes(tensor, names, generator):
+        return False
+    _write(tensor, names, (math.inf, -math.inf), generator)
+    return True
+
+
+def extremes(tensor: Any, names: Set[str], generator: Any) -> bool:
+    """Writes a few negative zeros and denormal numbers where values aren't bound to a range, and makes the first or the
+    last value of a few rows so extreme that its exponential overflows. Rows of a mask become empty."""
     if _is_mask(tensor, names):
         return _rows(tensor, 0, generator)
-    if not _write(tensor, names, _SPECIAL[: len(_SPECIAL) - tensor.is_cuda], generator):
+    if not _write(tensor, names, _TINY[: len(_TINY) - tensor.is_cuda], generator):
         return False
     rows = tensor.view(-1, tensor.shape[-1])
     for row in torch.randint(len(rows), (min(_TOUCHED, len(rows) // 2),), generator=generator).tolist():
@@ -132,8 +140,9 @@ def _write(tensor: Any, names: Set[str], values: Sequence[float], generator: Any
     if not _has_many_numbers(tensor) or names - {"finite"}:
         return False
     flat = tensor.view(-1)
-    for place in torch.randint(flat.numel(), (1 + _below(_TOUCHED, generator),), generator=generator).tolist():
-        flat[place] = values[_below(len(values), generator)]
+    for value in values:
+        for place in torch.randint(flat.numel(), (1 + _below(_TOUCHED // 2, generator),), generator=generator).tolist():
+            flat[place] = value
     return True
 
 

@@ -17,7 +17,7 @@ import torch
 from cuda_agent.workers.buffers import pieces
 from cuda_agent.workers.inside.task import mixtures
 from cuda_agent.workers.inside.task.mixtures import Change
-from cuda_agent.workers.requests.reference import CHANGED_ELEMENTS, NAN, NOT_FINITE, SPECIAL
+from cuda_agent.workers.requests.reference import CHANGED_ELEMENTS, EXTREMES, NAN, NOT_FINITE, SPECIAL
 
 #: a property: its name, and a digest where it is a pattern.
 Fact = tuple[str, str]
@@ -163,13 +163,21 @@ def vary(
     return Variant(changed, tuple(reasons) if changed or reasons else (f"{kind}: nothing to change",))
 
 
-#: the kinds of every verification.
+def usual_kinds(outputs: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the kinds of every verification of a task with these outputs. Infinities give NaN, for which kernels may
+    answer as they like. Integers don't show that they come from NaN, so a task that returns them gets no infinities."""
+    shows_nan = all(tensor.is_floating_point() or tensor.is_complex() for tensor in outputs)
+    return tuple(kind for kind in KINDS if kind != (EXTREMES if shows_nan else SPECIAL))
+
+
+#: all kinds that a verification may have.
 KINDS: dict[str, Change] = {
     CHANGED_ELEMENTS: mixtures.changed_elements,
     "magnitudes": mixtures.magnitudes,
     "signs": mixtures.signs,
     "runs": mixtures.runs,
     SPECIAL: mixtures.special,
+    EXTREMES: mixtures.extremes,
     "permuted": mixtures.permuted,
 }
 #: additional kinds of `JudgeOptions.variants == "wide"`: whole inputs far from the scale of the task's draws, and NaN.
