@@ -14,8 +14,9 @@ the candidate's precision policy, whatever it is. A task whose answer is a const
 
 from __future__ import annotations
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Milestone, RewardBaseline, Signal, Verdict
-from cuda_agent.core.records import Evaluation, Ratio, Reward
+from cuda_agent.core.records import Evaluation, KernelReport, Ratio, Reward
 
 MARGIN = 0.05
 
@@ -23,6 +24,22 @@ MARGIN = 0.05
 def is_faster(ratio: Ratio | None) -> bool:
     """b(t, t0), on the lower end of the interval; False where the baseline has no time."""
     return ratio is not None and ratio.low > 1.0 / (1.0 - MARGIN)
+
+
+def closest_attempt(evaluation: Evaluation | None) -> Ratio | None:
+    """Returns the ratio over the fastest form of the library at the same precision where a candidate passed and isn't
+    faster beyond the interval: its user should keep the original. None where it is faster, or didn't pass."""
+    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
+        return None
+    ratio = evaluation.profile.ratios.get(evaluation.profile.matched)
+    return ratio if ratio is not None and ratio.low <= 1.0 else None
+
+
+def keep_original(closest: Ratio, kernels: KernelReport | None = None) -> str:
+    """Returns the advice to keep the original in one line, with the closest attempt and what takes its time."""
+    said = f"keep the original: the closest attempt is {closest.value:.2f} times as fast as "
+    said += f"{Baseline.parse(closest.baseline).label} [{closest.low:.2f}, {closest.high:.2f}]"
+    return said if kernels is None else f"{said}; {kernels.own_share:.0%} of its time on the GPU are its own kernels"
 
 
 def reward(evaluation: Evaluation, baseline: RewardBaseline = RewardBaseline.PUBLISHED) -> Reward:

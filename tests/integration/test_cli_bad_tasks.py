@@ -57,7 +57,9 @@ def test_each_is_one_line(name: str, tmp_path: Path) -> None:
 def test_a_constant_answer_is_judged_and_never_paid(tmp_path: Path) -> None:
     task, out = write_task(tmp_path / "tasks", SOURCE.replace("torch.sigmoid(y)", "0")), tmp_path / "run"
     done = agent("optimize", task, "--device", "cpu", "--out", out, "--timing-budget", "1")
-    assert done.returncode == 0 and "answer is a constant" in done.stderr and "answer is a constant" in done.stdout
+    assert (
+        done.returncode in (0, 15) and "answer is a constant" in done.stderr and "answer is a constant" in done.stdout
+    )
     found = Trajectory.read(out)
     assert found.evaluation is not None and found.evaluation.signal is Signal.NONE
     assert found.reward is not None and found.reward.value == -1

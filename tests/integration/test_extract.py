@@ -148,7 +148,7 @@ def run(project: Path) -> Trajectory:
 @pytest.fixture(scope="module")
 def whole_model(project: Path, run: Trajectory) -> WholeModel:
     extraction = read_extraction(project / "out")
-    parts, notes = optimized(extraction, [project / "runs"])
+    parts, notes = optimized(extraction, [project / "runs"], anyway=True)
     assert not notes
     return apply(extraction, parts, OPTIONS, compiled=False)
 
@@ -186,7 +186,7 @@ def test_the_whole_model_agrees_and_is_timed(whole_model: WholeModel) -> None:
 
 def test_a_part_that_is_wrong_in_the_whole_is_found(project: Path, run: Trajectory) -> None:
     extraction = read_extraction(project / "out")
-    (part,), _ = optimized(extraction, [project / "runs" / "Gate"])
+    (part,), _ = optimized(extraction, [project / "runs" / "Gate"], anyway=True)
     wrong = {**part.candidate.files, "model_new.py": MODEL_NEW.replace("other)", "x)")}
     # As if somebody had swapped the files since.
     swapped = dataclasses.replace(part, candidate=part.candidate.model_copy(update={"files": wrong}))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cuda_agent.core.bench import Against, BenchResult, Estimate, Metrics, MetricsGroup
 from cuda_agent.core.enums import Signal, Verdict
 from cuda_agent.core.records import ProfileReport, Ratio
-from cuda_agent.reward import is_faster
+from cuda_agent.reward import closest_attempt, is_faster
 
 BASELINES = ("eager", "compile", "matched")
 #: The thresholds p of fast_p, which is the share of all tasks that are more than p times as fast as the baseline.
@@ -87,6 +87,11 @@ def verdict_of(result: BenchResult) -> str:
     return result.evaluation.verdict.value if result.evaluation is not None else result.outcome
 
 
+def keeps_original(result: BenchResult) -> bool:
+    """Whether a candidate passed but doesn't beat the matched baseline, so that the original stays."""
+    return closest_attempt(result.evaluation) is not None
+
+
 def _group(by: By, name: str, results: Sequence[BenchResult]) -> MetricsGroup:
     passed = _numbers(verdict_of(result) == Verdict.PASSED.value for result in results)
     rewards = Counter(str(result.reward.value) for result in results if result.reward is not None)
@@ -95,6 +100,7 @@ def _group(by: By, name: str, results: Sequence[BenchResult]) -> MetricsGroup:
         name=name,
         tasks=len(results),
         passed=estimate(passed, _mean),
+        kept=sum(map(keeps_original, results)),
         against=tuple(_against(results, baseline) for baseline in BASELINES),
         verdicts=dict(sorted(Counter(map(verdict_of, results)).items())),
         rewards=dict(sorted(rewards.items())),
@@ -106,10 +112,12 @@ def _against(results: Sequence[BenchResult], baseline: str) -> Against:
     # NaN where the task failed or has no time of this baseline.
     values = _numbers(math.nan if ratio is None else ratio.value for ratio in ratios)
     logs = np.log(values)
-    filled = np.nan_to_num(logs, nan=0.0)
+    # Where the original stays, nothing is gained or lost.
+    kept = np.fromiter(map(keeps_original, results), dtype=bool)
+    filled = np.where(kept, 0.0, np.nan_to_num(logs, nan=0.0))
     return Against(
         baseline=baseline,
-        faster=estimate(_numbers(filled > 0), _mean),
+        faster=estimate(_numbers(np.nan_to_num(logs, nan=0.0) > 0), _mean),
         significantly_faster=estimate(_numbers(ratio is not None and ratio.low > 1.0 for ratio in ratios), _mean),
         faster_by_5_percent=estimate(_numbers(map(is_faster, ratios)), _mean),
         # The bootstrap draws from all tasks, and the correct ones among those drawn count.

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.output import CommandAnswer, answers, say
+from cuda_agent.cli.support.output import CommandAnswer, answers
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.extraction import Extraction
 from cuda_agent.release.export import export as exporting
-from cuda_agent.release.export.files import slower_than_eager
 from cuda_agent.release.export.parts import export_parts
 
 
@@ -28,26 +27,25 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="New folder; by default exports/NAME.")
     ] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Export what isn't faster than the original, too.")] = False,
 ) -> CommandAnswer:
     """Write the best candidate as a project that doesn't need cuda-agent. The task runs once, in the sandbox."""
     if (run / Extraction.file_name).is_file():
-        return _by_parts(run, kind, name, out)
-    made = exporting.export(run, kind, name=name, out=out)
-    if slower_than_eager(made.evaluation):
-        say("note: these kernels are slower than eager; the original is the better choice")
+        return _by_parts(run, kind, name, out, anyway)
+    made = exporting.export(run, kind, name=name, out=out, anyway=anyway)
     document = {"directory": str(made.folder), "as": kind.value, "verified": made.verified.model_dump(mode="json")}
     shown = [f"{made.verified.task}: exported to {made.folder}; see its README.md"]
     return CommandAnswer({"schema_version": 1, **document}, shown)
 
 
-def _by_parts(folder: Path, kind: exporting.ExportKind, name: str | None, out: Path | None) -> CommandAnswer:
+def _by_parts(
+    folder: Path, kind: exporting.ExportKind, name: str | None, out: Path | None, anyway: bool
+) -> CommandAnswer:
     if kind is not exporting.ExportKind.PACKAGE:
         raise UsageError(
             f"A model by parts can't be exported as {kind.value}", "Use --as package, or export the run of one part"
         )
-    target, record = export_parts(folder, name=name, out=out)
-    if record.speedup is not None and record.speedup.value < 1.0:
-        say("note: with these parts the model is slower than the original, which is the better choice")
+    target, record = export_parts(folder, name=name, out=out, anyway=anyway)
     document = {"directory": str(target), "as": kind.value, "parts": record.model_dump(mode="json")}
     return CommandAnswer(
         {"schema_version": 1, **document}, [f"{record.model}: exported to {target}; see its README.md"]

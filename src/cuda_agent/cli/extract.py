@@ -73,19 +73,20 @@ def apply(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for whole_model.json; by default EXTRACTED.")
     ] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Put in place what isn't faster alone, too.")] = False,
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="Don't compile the original for comparison.")
     ] = False,
 ) -> CommandAnswer:
     """Run the whole model with its optimized parts beside the original, and compare outputs and times.
 
-    The exit code is 9 if the outputs don't agree or nothing could be timed."""
+    The exit code is 9 if the outputs don't agree or nothing could be timed, and 15 if no part is faster."""
     from cuda_agent.release.extract.apply import apply as judged
     from cuda_agent.release.extract.apply import optimized
     from cuda_agent.release.extract.extract import read_extraction
 
     extraction = read_extraction(extracted)
-    parts, notes = optimized(extraction, runs)
+    parts, notes = optimized(extraction, runs, anyway=anyway)
     with ProgressView(extraction.name) as view:
         record = judged(extraction, parts, options, notes=notes, compiled=not no_compile, say=view)
     return put_together(record, [out or extracted, *(part.run for part in parts)])

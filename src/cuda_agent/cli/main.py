@@ -26,7 +26,8 @@ _EXIT_CODES = (
     "Exit codes: 0 passed; 2 wrong option or missing file; 3 the task can't be judged; 4 device or compiler missing; "
     "5 no such sandbox; 6 a file can't be read or written; 7 the policy failed; 8 a worker of the judge died; "
     "9 the candidate didn't pass; 10 not covered by the playbook; 11 not the locked stack; "
-    "12 a training halted itself; 13 nothing is left to learn from; 14 the playbook's kernel failed; 130 interrupted."
+    "12 a training halted itself; 13 nothing is left to learn from; 14 the playbook's kernel failed; "
+    "15 keep the original; 130 interrupted."
 )
 
 app = command_group("cuda-agent", "Turn a slow PyTorch module into a verified, faster CUDA extension.", _EXIT_CODES)

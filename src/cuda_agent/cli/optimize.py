@@ -23,6 +23,7 @@ from cuda_agent.core.errors import (
     EXIT_OK,
     EXIT_PLAYBOOK_FAILED,
     CudaAgentError,
+    KeepOriginal,
     NotCovered,
     PolicyError,
     TaskError,
@@ -32,6 +33,7 @@ from cuda_agent.core.records import Trajectory
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.suite import RunRow, suite_view, summary
 from cuda_agent.report.tables.trajectory import trajectory_view
+from cuda_agent.reward import closest_attempt
 
 #: plays a task file into a folder.
 _Run = Callable[[Path, Path | None], tuple[Trajectory, int]]
@@ -156,15 +158,15 @@ def _document(rows: list[RunRow]) -> dict[str, Any]:
 
 
 def _together(codes: list[int]) -> int:
-    """Returns the exit code of several tasks: interrupted, else the first failure. "Not covered" counts only where
-    there is no other."""
+    """Returns the exit code of several tasks: interrupted, else the first failure. "Keep the original" counts only
+    where nothing is faster, and "not covered" only where there is nothing else."""
     if EXIT_INTERRUPTED in codes:
         return EXIT_INTERRUPTED
-    honest = (EXIT_OK, NotCovered.exit_code)
+    honest = (EXIT_OK, KeepOriginal.exit_code, NotCovered.exit_code)
     failures = [code for code in codes if code not in honest]
     if failures:
         return failures[0]
-    return EXIT_OK if EXIT_OK in codes else NotCovered.exit_code
+    return next((code for code in honest if code in codes), EXIT_OK)
 
 
 def played(play: Callable[[], Trajectory]) -> tuple[Trajectory, int]:
@@ -186,13 +188,13 @@ def answer_of(run: Trajectory, code: int) -> CommandAnswer:
 
 
 def exit_code(trajectory: Trajectory) -> int:
-    """0 when the best candidate passed; else 130, 10, 7, 14 or 9 by how the run ended."""
+    """0 when the best candidate passed and is faster; else 15, 130, 10, 7, 14 or 9 by how the run ended."""
     if trajectory.outcome == "interrupted":
         return EXIT_INTERRUPTED
     if trajectory.outcome == "policy_error":
         return PolicyError.exit_code
     if trajectory.evaluation is not None and trajectory.evaluation.verdict is Verdict.PASSED:
-        return EXIT_OK
+        return EXIT_OK if closest_attempt(trajectory.evaluation) is None else KeepOriginal.exit_code
     if trajectory.outcome == "gave_up" and trajectory.policy == "playbook":
         return EXIT_PLAYBOOK_FAILED
     return NotCovered.exit_code if trajectory.outcome == "not_covered" else EXIT_NOT_PASSED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cuda_agent.cli.support.output import CommandAnswer, ProgressView, say, show
 from cuda_agent.core.config import OptimizeOptions
-from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, EXIT_OK, TaskError
+from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, EXIT_OK, KeepOriginal, TaskError
 from cuda_agent.core.extraction import Extraction, WholeModel
 from cuda_agent.report.tables.extraction import extraction_view, whole_model_view
 from cuda_agent.report.tables.suite import RunRow, suite_view
@@ -40,15 +40,19 @@ def by_parts(
     if not as_json:
         show(suite_view(rows))
     if code == EXIT_INTERRUPTED or not any(row.state == "passed" for row in rows):
-        say(f"no part was replaced; resume what was interrupted, then cuda-agent apply {folder} {folder / 'runs'}")
+        again = f"resume what was interrupted, then cuda-agent apply {folder} {folder / 'runs'}"
+        say(
+            "no part is faster: keep the original"
+            if code == KeepOriginal.exit_code
+            else f"no part was replaced; {again}"
+        )
         return CommandAnswer(extraction, [], code=code)
     parts, notes = optimized(extraction, [folder / "runs"])
     with ProgressView(whole.name) as view:
         record = apply(extraction, parts, judge, notes=notes, say=view)
     answer = put_together(record, [folder, *(part.run for part in parts)])
-    if record.speedup is not None:
-        slower = record.speedup.high < 1.0
-        say("keep the original, which is faster" if slower else f"next: cuda-agent export {folder} --as package")
+    if answer.code == EXIT_OK:
+        say(f"next: cuda-agent export {folder} --as package")
     return answer
 
 
@@ -56,7 +60,8 @@ def put_together(record: WholeModel, folders: Sequence[Path]) -> CommandAnswer:
     """Writes the record of a whole model into each folder: `promote` looks for it beside each run."""
     for folder in folders:
         record.write(folder)
-    return CommandAnswer(record, [whole_model_view(record)], code=EXIT_OK if record.speedup else EXIT_NOT_PASSED)
+    code = EXIT_OK if record.closest_attempt is None else KeepOriginal.exit_code
+    return CommandAnswer(record, [whole_model_view(record)], code=code if record.speedup else EXIT_NOT_PASSED)
 
 
 def check_parts(extraction: Extraction, folder: Path) -> None:

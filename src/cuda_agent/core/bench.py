@@ -124,6 +124,8 @@ class MetricsGroup(Record):
     name: str
     tasks: int
     passed: Estimate
+    #: Tasks whose candidate passed and isn't faster than the matched baseline beyond its interval.
+    kept: int = 0
     against: tuple[Against, ...]
     verdicts: dict[str, int] = Field(default_factory=dict)
     rewards: dict[str, int] = Field(default_factory=dict)

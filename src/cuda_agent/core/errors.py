@@ -82,6 +82,12 @@ class LockMismatch(CudaAgentError):
     exit_code = 11
 
 
+class KeepOriginal(CudaAgentError):
+    """What passed isn't faster than the original in the fastest form of the library, so the original stays."""
+
+    exit_code = 15
+
+
 #: The other exit codes of a command.
 EXIT_OK = 0
 EXIT_NOT_PASSED = 9

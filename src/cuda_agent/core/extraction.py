@@ -125,6 +125,15 @@ class WholeModel(StoredRecord):
     stack: Stack
     started: str
 
+    @property
+    def closest_attempt(self) -> Ratio | None:
+        """The ratio over the original's fastest form where the patched model isn't faster beyond the interval. None
+        where it is faster, or wasn't timed."""
+        if self.speedup is None:
+            return None
+        least = min((self.speedup, *self.others.values()), key=lambda ratio: ratio.value)
+        return least if least.low <= 1.0 else None
+
     @model_validator(mode="after")
     def _timed_means_agreed(self) -> WholeModel:
         times = (self.original, self.patched, self.speedup)

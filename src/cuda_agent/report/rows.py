@@ -9,11 +9,11 @@ from cuda_agent.core.bench import BenchResult, SuiteTask
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Timing, Trajectory
-from cuda_agent.reward import is_faster
+from cuda_agent.reward import closest_attempt, is_faster, keep_original
 
 BASELINES = ("eager", "compile", "matched")
 #: the states of a task in the order in which they are counted.
-STATES = ("passed", "failed", "not covered", "interrupted", "unfinished", "error", "waiting")
+STATES = ("passed", "kept", "failed", "not covered", "interrupted", "unfinished", "error", "waiting")
 
 
 class JudgedRow:
@@ -35,7 +35,9 @@ class JudgedRow:
         if self.result.outcome in ("error", "unfinished"):
             return self.result.outcome
         if self.evaluation is not None:
-            return "passed" if self.evaluation.verdict is Verdict.PASSED else "failed"
+            if self.evaluation.verdict is not Verdict.PASSED:
+                return "failed"
+            return "passed" if closest_attempt(self.evaluation) is None else "kept"
         return {"not_covered": "not covered", "interrupted": "interrupted"}.get(self.result.outcome, "failed")
 
     @property
@@ -47,9 +49,11 @@ class JudgedRow:
 
     @property
     def note(self) -> str:
-        """Why the task has no time; empty where it has one."""
+        """Why the task has no time or its original is kept, otherwise empty."""
         if self.result is None or self.state == "passed":
             return self.error
+        if self.evaluation is not None and (closest := closest_attempt(self.evaluation)) is not None:
+            return keep_original(closest, self.evaluation.kernels)
         if self.evaluation is not None and self.evaluation.verdict is not Verdict.PASSED:
             return self.evaluation.reason or self.verdict
         return self.result.message

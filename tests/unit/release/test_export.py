@@ -8,16 +8,18 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
+from cuda_agent.core.errors import CudaAgentError, KeepOriginal, StoreError, TaskError, UsageError
 from cuda_agent.core.records import Ratio
 from cuda_agent.release import evidence
+from cuda_agent.release.export import export as exporting
 from cuda_agent.release.export.export import ExportKind, package_name, write_project
 from cuda_agent.release.export.files import evidence as summary
-from cuda_agent.release.export.files import project_files, slower_than_eager
+from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension, wrapped_call
 from cuda_agent.release.export.source import NotPassed, read_finished
 from cuda_agent.release.export.verified import verified
@@ -103,13 +105,20 @@ def test_what_was_promoted_is_exported_as_long_as_it_stands(tmp_path: Path) -> N
         read_finished(Path(shutil.copytree(entry, tmp_path / "elsewhere" / "entries" / "copied")))
 
 
-def test_what_is_slower_than_eager_says_so() -> None:
-    evaluation = recorded()[0].evaluation
-    assert evaluation.profile is not None
-    ratios = {**evaluation.profile.ratios, "eager": Ratio(baseline="eager", value=0.8, low=0.7, high=0.9)}
-    slow = evaluation.model_copy(update={"profile": evaluation.profile.model_copy(update={"ratios": ratios})})
-    assert not slower_than_eager(evaluation) and "slower than eager" not in summary(evaluation)
-    assert slower_than_eager(slow) and "slower than eager" in summary(slow)
+def test_what_is_not_faster_stays_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = recorded()
+    profile = run.evaluation.profile
+    assert profile is not None
+    fast, slow = (
+        run.evaluation.model_copy(update={"profile": profile.model_copy(update={"ratios": {profile.matched: ratio}})})
+        for value in (1.4, 0.8)
+        if (ratio := Ratio(baseline=profile.matched, value=value, low=value - 0.1, high=value + 0.1))
+    )
+    assert "Keep the original" not in summary(fast) and "**Keep the original: " in summary(slow)
+    monkeypatch.setattr(exporting, "read_finished", lambda path: replace(run, evaluation=slow))
+    with pytest.raises(KeepOriginal, match=r"Keep the original: the closest attempt is 0\.80 times as fast as") as told:
+        exporting.export(tmp_path, ExportKind.PACKAGE, out=tmp_path / "out")
+    assert told.value.exit_code == 15 and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

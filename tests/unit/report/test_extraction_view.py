@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from builders import evaluation, ratio, stack, timing
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Device, Precision, SandboxLevel
+from cuda_agent.core.errors import KeepOriginal
 from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel, WholePart
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Budget, Candidate, Trajectory
@@ -74,20 +75,41 @@ def test_a_time_without_agreement_can_t_be_written() -> None:
     assert WholeModel.from_json(whole().to_json()) == whole()
 
 
+def test_a_whole_that_is_not_faster_is_kept() -> None:
+    assert whole().closest_attempt is None
+    compiled = whole(others={"compile": ratio("compile", 0.97)})
+    assert compiled.closest_attempt is not None and compiled.closest_attempt.baseline == "compile"
+    assert "keep the original: the closest attempt is 0.98 times" in shown(whole_model_view(compiled))
+
+
 def test_the_fastest_run_of_a_task_counts_and_comparisons_don_t(tmp_path: Path) -> None:
-    best = Candidate(files={"model_new.py": "class ModelNew: ...\n"})
-    for name, low, comparison in (("slow", 1.5, None), ("fast", 3.0, None), ("triton", 9.0, "triton")):
-        judged = evaluation(candidate_digest=best.digest, task_key="a" * 64, comparison=comparison)
-        assert judged.profile is not None
-        profile = judged.profile.model_copy(update={"ratios": {"eager": ratio("eager", low)}})
-        (tmp_path / name).mkdir()
-        Trajectory(
-            task_key="a" * 64, task_name="Block", policy="playbook", turns=(), budget=Budget(turns_limit=1),
-            outcome="finished", best=best, evaluation=judged.model_copy(update={"profile": profile}),
-        ).write(tmp_path / name)  # fmt: skip
+    _runs(tmp_path, ("slow", 1.5, None), ("fast", 3.0, None), ("triton", 9.0, "triton"))
     parts, notes = optimized(EXTRACTION, [tmp_path])
     assert [part.run.name for part in parts] == ["fast"]
     assert len(notes) == 1 and "comparison (triton)" in notes[0]
+
+
+def test_a_part_that_is_not_faster_is_kept(tmp_path: Path) -> None:
+    _runs(tmp_path, ("slower", 0.9, None))
+    with pytest.raises(KeepOriginal, match="No part is faster"):
+        optimized(EXTRACTION, [tmp_path])
+    parts, _ = optimized(EXTRACTION, [tmp_path], anyway=True)
+    assert [part.run.name for part in parts] == ["slower"]
+
+
+def _runs(folder: Path, *runs: tuple[str, float, str | None]) -> None:
+    """Writes finished runs of the task: name, speed-up, and what it is a comparison of."""
+    best = Candidate(files={"model_new.py": "class ModelNew: ...\n"})
+    for name, low, comparison in runs:
+        judged = evaluation(candidate_digest=best.digest, task_key="a" * 64, comparison=comparison)
+        assert judged.profile is not None
+        ratios = {baseline: ratio(baseline, low) for baseline in ("eager", judged.profile.matched)}
+        profile = judged.profile.model_copy(update={"ratios": ratios})
+        (folder / name).mkdir()
+        Trajectory(
+            task_key="a" * 64, task_name="Block", policy="playbook", turns=(), budget=Budget(turns_limit=1),
+            outcome="finished", best=best, evaluation=judged.model_copy(update={"profile": profile}),
+        ).write(folder / name)  # fmt: skip
 
 
 def test_the_commands_say_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

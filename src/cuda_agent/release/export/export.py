@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.errors import KeepOriginal, UsageError
 from cuda_agent.core.files import write_folder
-from cuda_agent.core.records import Evaluation
+from cuda_agent.core.records import Evaluation, Ratio
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.source import Finished, read_finished
 from cuda_agent.release.export.verified import Verified, describe_task, verified
+from cuda_agent.reward import closest_attempt, keep_original
 
 _RESERVED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "kernels", "tests", "setup", "cuda_agent"}
 
@@ -36,19 +37,28 @@ class Exported:
     evaluation: Evaluation
 
 
-def export(run: Path, kind: ExportKind, *, name: str | None = None, out: Path | None = None) -> Exported:
+def export(
+    run: Path, kind: ExportKind, *, name: str | None = None, out: Path | None = None, anyway: bool = False
+) -> Exported:
     """Writes the project into `out` (by default `exports/NAME`), whole or not at all. The task runs once, in the
-    judge's sandbox.
+    judge's sandbox. With `anyway` it exports what isn't faster than the original, too.
 
-    Raises UsageError, NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError.
+    Raises KeepOriginal, UsageError, NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
     finished = read_finished(run)
+    check_faster(closest_attempt(finished.evaluation), anyway or finished.promoted)
     package = package_name(name if name is not None else f"{finished.task.name}_kernels", kind, given=name is not None)
     target = (out if out is not None else Path("exports") / package).absolute()
     check_target(target)
     described = verified(finished, describe_task(finished))
     folder = write_project(finished, described, kind, package, target)
     return Exported(folder, described, finished.evaluation)
+
+
+def check_faster(closest: Ratio | None, anyway: bool) -> None:
+    """Raises KeepOriginal where the original should be kept."""
+    if closest is not None and not anyway:
+        raise KeepOriginal(keep_original(closest).capitalize(), "--anyway exports it all the same")
 
 
 def write_project(finished: Finished, described: Verified, kind: ExportKind, package: str, target: Path) -> Path:

@@ -18,6 +18,7 @@ from cuda_agent.release.export.rewrite import distributions, libraries, with_loc
 from cuda_agent.release.export.source import Finished
 from cuda_agent.release.export.verified import Verified
 from cuda_agent.release.source_text import spec_text
+from cuda_agent.reward import closest_attempt, keep_original
 from cuda_agent.workspace.layout import fixed_files
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -111,16 +112,10 @@ def evidence(evaluation: Evaluation) -> str:
         Path(__file__).with_name("summary.md.j2"),
         evaluation=evaluation,
         profile=evaluation.profile,
-        slower=slower_than_eager(evaluation),
+        keep="" if (closest := closest_attempt(evaluation)) is None else keep_original(closest),
         worst=max(known, key=lambda trial: trial.candidate_error or 0.0, default=None),
         stack=evaluation.stack,
     ).removesuffix("\n")
-
-
-def slower_than_eager(evaluation: Evaluation) -> bool:
-    """Whether the candidate is slower than eager, so that the original is the better choice."""
-    ratio = evaluation.profile.ratios.get("eager") if evaluation.profile is not None else None
-    return ratio is not None and ratio.value < 1.0
 
 
 def _plain(name: str) -> str:

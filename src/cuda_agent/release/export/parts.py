@@ -7,20 +7,24 @@ from pathlib import Path
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.extraction import Extraction, WholeModel, WholePart
 from cuda_agent.core.files import write_folder
-from cuda_agent.release.export.export import ExportKind, check_target, package_name
+from cuda_agent.release.export.export import ExportKind, check_faster, check_target, package_name
 from cuda_agent.release.export.files import common_values, filled_folder, project_files
 from cuda_agent.release.export.rewrite import distributions
 from cuda_agent.release.export.source import NotPassed, read_finished
 from cuda_agent.release.export.verified import describe_task, verified
 
 
-def export_parts(folder: Path, *, name: str | None = None, out: Path | None = None) -> tuple[Path, WholeModel]:
+def export_parts(
+    folder: Path, *, name: str | None = None, out: Path | None = None, anyway: bool = False
+) -> tuple[Path, WholeModel]:
     """Writes the project of a model that was judged with its parts in place into `out` (by default `exports/NAME`),
-    whole or not at all. `folder` holds the extraction. Returns the project's folder and the record of the judgement.
+    whole or not at all. `folder` holds the extraction. With `anyway` it exports what isn't faster than the
+    original, too. Returns the project's folder and the record of the judgement.
 
-    Raises UsageError, NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError.
+    Raises KeepOriginal, UsageError, NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
     extraction, record = Extraction.read(folder), _judged(folder)
+    check_faster(record.closest_attempt, anyway)
     given = name if name is not None else f"{extraction.name}_parts"
     package = package_name(given, ExportKind.PACKAGE, given=name is not None)
     target = (out if out is not None else Path("exports") / package).absolute()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cuda_agent.core.config import JudgeOptions
@@ -22,12 +22,14 @@ class NotPassed(CudaAgentError):
 
 @dataclass(frozen=True)
 class Finished:
-    """A candidate that passed. `evaluation` is that of exactly these files and this task."""
+    """A candidate that passed. `evaluation` is that of exactly these files and this task. One that was promoted has
+    passed a gate's own rule on its speed."""
 
     task: Task
     options: JudgeOptions
     candidate: Candidate
     evaluation: Evaluation
+    promoted: bool = False
 
 
 def read_finished(directory: Path) -> Finished:
@@ -67,7 +69,7 @@ def _read_entry(directory: Path) -> Finished:
         evaluation = Evaluation.from_json((directory / "evaluations" / "process-1.json").read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"Can't read the entry {directory}: {error}", remedy) from None
-    return _finished(directory, task, options, Candidate(files=files), evaluation)
+    return replace(_finished(directory, task, options, Candidate(files=files), evaluation), promoted=True)
 
 
 def _finished(

@@ -9,22 +9,27 @@ from pathlib import Path
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.errors import TaskError, UsageError
+from cuda_agent.core.errors import KeepOriginal, TaskError, UsageError
 from cuda_agent.core.extraction import Extraction, LeftOutPart, WholeModel, WholePart
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
 from cuda_agent.release.extract.whole_model import Optimized, WholeModelResult, judge_whole_model
+from cuda_agent.reward import closest_attempt, keep_original
 
 Say = Callable[[str, str], None]
 
 
-def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimized], list[str]]:
+def optimized(
+    extraction: Extraction, runs: Sequence[Path], *, anyway: bool = False
+) -> tuple[list[Optimized], list[str]]:
     """Returns the fastest run of each task that passed, and notes on the other runs. `runs` are run directories or
-    folders of them. Raises UsageError where no run of these tasks passed."""
+    folders of them. With `anyway` it takes kernels that aren't faster than the original, too. Raises UsageError where
+    no run of these tasks passed, KeepOriginal where none is faster."""
     tasks = {task.key: task for task in extraction.tasks}
     best: dict[str, Optimized] = {}
     notes: list[str] = []
+    kept = False
     for run in _directories(runs):
         trajectory = Trajectory.read(run)
         task, evaluation, candidate = tasks.get(trajectory.task_key), trajectory.evaluation, trajectory.best
@@ -38,11 +43,17 @@ def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimi
         if evaluation.comparison is not None:
             notes.append(f"{run.name}: {task.name} is a comparison ({evaluation.comparison}), no CUDA extension")
             continue
+        if not anyway and (closest := closest_attempt(evaluation)) is not None:
+            notes.append(f"{run.name}: {task.name}: {keep_original(closest, evaluation.kernels)}")
+            kept = True
+            continue
         ratio = evaluation.profile.ratios.get("eager")
         assert candidate is not None
         found = Optimized(task, run, candidate, evaluation.device, ratio.value if ratio is not None else 1.0)
         if task.key not in best or found.speedup > best[task.key].speedup:
             best[task.key] = found
+    if not best and kept:
+        raise KeepOriginal("No part is faster than the original, which stays", "--anyway puts the parts in place")
     if not best:
         more = f": {notes[0]}" if notes else ""
         raise UsageError(f"No run holds a kernel for this model{more}", "Optimize its tasks first, then give the runs")
@@ -131,7 +142,7 @@ def apply(
 def _left_out(extraction: Extraction, replaced: Sequence[str]) -> tuple[LeftOutPart, ...]:
     """Returns what stays in PyTorch: parts that are no task, tasks without a kernel, and the model's own forward."""
     left = [
-        LeftOutPart(kind=t.kind, paths=t.paths, time_us=t.time_us, share=t.share, reason="it has no kernel that passed")
+        LeftOutPart(kind=t.kind, paths=t.paths, time_us=t.time_us, share=t.share, reason="it has no faster kernel")
         for t in extraction.tasks
         if t.key not in replaced
     ]

@@ -46,8 +46,6 @@ def remarks(profile: ProfileReport) -> Iterator[str]:
     quotients = {name: profile.baselines[name].latency_us / profile.candidate.latency_us for name in ratios}
     if any(abs(value / quotients[name] - 1) > _APART for name, value in ratios.items()):
         yield "ratios compare runs of the same round, so they aren't the quotients of the times"
-    if ratios.get("eager", 1.0) < 1.0:
-        yield "slower than eager: keep the original module"
 
 
 def _shown(profile: ProfileReport) -> list[str]:

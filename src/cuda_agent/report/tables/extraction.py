@@ -13,6 +13,7 @@ from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import ratio_cells, stack_line, time_cells
 from cuda_agent.report.units import microseconds, times
+from cuda_agent.reward import keep_original
 
 #: parts that take a smaller share of the time have no line.
 _LEAST_SHARE = 0.005
@@ -56,6 +57,8 @@ def whole_model_view(record: WholeModel) -> RenderableType:
         own = f", the original's own {record.original_error:.2e}" if record.original_error is not None else ""
         parts.append(Text(f"largest error {record.max_error:.2e}{own} (relative L2 against the oracle)"))
     parts.append(_verdict(record))
+    if record.closest_attempt is not None:
+        parts.append(Text(keep_original(record.closest_attempt), style="bold yellow"))
     parts += [Text(f"note: {plain(note)}") for note in record.notes]
     return Group(*parts)
 

@@ -19,9 +19,10 @@ _HEADERS = (
 )  # fmt: skip
 
 _LEGEND = (
-    "rates: shares of all tasks; significantly: beyond the 95 % interval of a task's own timing; a failure counts 1.0 "
-    "in means over all; full queue: geomean, correct, of calls in a full queue, where a GPU hides the host's part; "
-    "in brackets: 95 % intervals by bootstrap over tasks (those of the rates are in metrics.json)"
+    "rates: shares of all tasks; significantly: beyond the 95 % interval of a task's own timing; a failure and an "
+    "original that is kept count 1.0 in means over all; full queue: geomean, correct, of calls in a full queue, where "
+    "a GPU hides the host's part; in brackets: 95 % intervals by bootstrap over tasks (those of the rates are in "
+    "metrics.json)"
 )
 
 

@@ -32,7 +32,7 @@ class RunRow(JudgedRow):
 
     @property
     def note(self) -> str:
-        """Why the task has no time, with the verdict where there is one."""
+        """Why the task has no time or its original is kept, with the verdict of one that failed."""
         judged = self.evaluation
         failed = judged is not None and judged.verdict is not Verdict.PASSED
         return f"{judged.verdict.value}: {judged.reason}" if judged is not None and failed else super().note
@@ -67,7 +67,7 @@ def suite_view(rows: Sequence[RunRow]) -> RenderableType:
 
 
 def _style(state: str) -> str:
-    return {"passed": "green", "not covered": "yellow"}.get(state, "red")
+    return {"passed": "green", "kept": "yellow", "not covered": "yellow"}.get(state, "red")
 
 
 def _numbers(row: RunRow) -> list[str]:

@@ -10,6 +10,7 @@ from rich.text import Text
 from cuda_agent.core.records import Budget, Trajectory
 from cuda_agent.report.tables.evaluation import evaluation_view
 from cuda_agent.report.units import microseconds, seconds
+from cuda_agent.reward import closest_attempt, keep_original
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -23,6 +24,8 @@ def trajectory_view(run: Trajectory) -> RenderableType:
         parts.append(Text(run.message))
     if run.evaluation is not None:
         parts.append(evaluation_view(run.evaluation, run.reward, run.directory))
+        if (closest := closest_attempt(run.evaluation)) is not None:
+            parts.append(Text(keep_original(closest, run.evaluation.kernels), style="bold yellow"))
     else:
         parts.append(Text(f"result   {run.directory}", no_wrap=True, overflow="ignore"))
     return Group(*parts)
