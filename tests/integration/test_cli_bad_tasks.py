@@ -54,6 +54,7 @@ def test_each_is_one_line(name: str, tmp_path: Path) -> None:
         assert Trajectory.read(out).outcome == "error"
 
 
+@pytest.mark.alone
 def test_a_constant_answer_is_judged_and_never_paid(tmp_path: Path) -> None:
     task, out = write_task(tmp_path / "tasks", SOURCE.replace("torch.sigmoid(y)", "0")), tmp_path / "run"
     done = agent("optimize", task, "--device", "cpu", "--out", out, "--timing-budget", "1")

@@ -140,6 +140,7 @@ def test_verification_alone_never_passes(untimed: JudgeSession) -> None:
     assert evaluation.verify is not None and evaluation.verify.passed
 
 
+@pytest.mark.alone
 def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed, timed = Fault(Verdict.TIMING_VOID, "others computed", FaultKind.FOREIGN_LOAD), case.profile_candidate
     workers: list[int] = []
@@ -171,6 +172,7 @@ def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: p
     assert evaluation.verify is None and "profile" not in evaluation.durations_s
 
 
+@pytest.mark.alone
 def test_a_clock_convicts_when_it_speaks_twice(untimed: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU; whatever else a timing finds convicts at once."""
     clock, output = (

@@ -93,6 +93,7 @@ def session() -> Iterator[JudgeSession]:
         yield eager_only(opened)
 
 
+@pytest.mark.alone
 def test_nearer_the_truth_than_eager_is_no_violation(session: JudgeSession) -> None:
     """The oracle's places aren't eager's in one of some 150 rows: timed outputs may differ as often."""
     found = session.evaluate(candidate(ROWS))

@@ -102,16 +102,16 @@ class Baselines:
         self._closed = False
 
     def begin(self) -> None:
-        """Prepares in the background, while the builder or a policy works."""
-        if self._thread is None:
+        """Prepares in the background, while the builder or a policy works, if anything must be compiled."""
+        if self._thread is None and not self.eager_only:
             self._thread = threading.Thread(target=self._prepare_and_keep, name="baselines", daemon=True)
             self._thread.start()
 
     def wait(self) -> None:
         """Returns when every form is prepared. Dead workers are replaced. Raises TaskError where eager fails."""
         self.begin()
-        assert self._thread is not None
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._error is None and not self._alive() and not self._closed:
             self._prepare_and_keep()
         if self._error is not None:
@@ -166,7 +166,7 @@ class Baselines:
     def held_bytes(self) -> int | None:
         """The bytes of device memory that the workers hold besides their contexts, as they reported when they were last
         prepared or had a form retired; None while one is being prepared."""
-        if self._thread is None or self._thread.is_alive() or not self._alive():
+        if (self._thread is not None and self._thread.is_alive()) or not self._alive():
             return None
         return sum(self._held.get(worker.pid, 0) for worker in self._workers)
 
