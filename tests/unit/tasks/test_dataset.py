@@ -10,9 +10,8 @@ import pytest
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.tasks.dataset.export import COLUMNS, choose, export
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
-from cuda_agent.tasks.dataset.importing import read_published, write_candidates
+from cuda_agent.tasks.dataset.importing import SPLITS, read_published, split_of, write_candidates
 from cuda_agent.tasks.dataset.plots import write_plots
-from cuda_agent.tasks.dataset.splits import SPLITS, split_of
 from cuda_agent.tasks.dataset.stats import Spread, logarithmic, read_stats
 from cuda_agent.tasks.decontaminate.references import load_references
 from cuda_agent.tasks.decontaminate.stage import compare

@@ -46,17 +46,14 @@ def _imports(sized: Sized, code: str) -> str:
 def _constants(names: Names, code: str) -> str:
     """Returns the sizes of the inputs in one line and those of the layers in another, without unused ones."""
     used = [item for item in names.constants if re.search(rf"\b{constant(item)}\b", code)]
-    inputs = [item for item in used if any(re.search(rf"\b{constant(item)}\b", text) for text in _shape_texts(names))]
+    shapes = [*names.first_shape, *(text for step in names.steps for shape in step.shapes.values() for text in shape)]
+    inputs = [item for item in used if any(re.search(rf"\b{constant(item)}\b", text) for text in shapes)]
     lines = []
     for part in (inputs, [item for item in used if item not in inputs]):
         if part:
             values = ", ".join(str(names.constants[item]) for item in part)
             lines.append(f"{', '.join(constant(item) for item in part)} = {values}")
     return "\n".join(lines)
-
-
-def _shape_texts(names: Names) -> list[str]:
-    return [*names.first_shape, *(text for step in names.steps for shape in step.shapes.values() for text in shape)]
 
 
 def _arguments(names: Names) -> list[str]:

@@ -26,7 +26,6 @@ _IMPORTS = (
     ("F.", "import torch.nn.functional as F"),
     ("torch.", "import torch"),
 )
-_DEFAULTS = {"flops": "outputs", "moved": "4 * (inputs + weights + outputs)"}
 _SHARED = ("ports", "parameters", "where", "flops", "moved")
 #: The small sizes at which a seed is tried on the CPU.
 SMALL = {"N": 2, "B": 2, "C": 8, "D": 16, "E": 16, "L": 16, "H": 16, "W": 16, "T": 8, "M": 8, "K": 16, "P": 12, "V": 32}
@@ -107,8 +106,7 @@ def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], p
         constructor=constructor,
         call=call,
         where=tuple(found["where"] or ()),
-        flops=str(found["flops"] or _DEFAULTS["flops"]),
-        moved=str(found["moved"] or _DEFAULTS["moved"]),
+        **{name: str(found[name]) for name in ("flops", "moved") if found[name]},
         sizes={name: tuple(choices) for name, choices in sizes.items() if name in names},
         says=found["says"],
     )

@@ -19,8 +19,7 @@ from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
 from cuda_agent.tasks.dataset.folder import graphs_of, read_stages
-from cuda_agent.tasks.dataset.importing import is_exported
-from cuda_agent.tasks.dataset.splits import SPLITS, split_of
+from cuda_agent.tasks.dataset.importing import SPLITS, is_exported, split_of
 from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.measurements import Measurements

@@ -17,8 +17,7 @@ from cuda_agent.tasks.compose.rates import Rates, rates_for
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.dataset.export import Share, shares
 from cuda_agent.tasks.dataset.folder import read_stages
-from cuda_agent.tasks.dataset.importing import is_exported, read_exported
-from cuda_agent.tasks.dataset.splits import split_of
+from cuda_agent.tasks.dataset.importing import is_exported, read_exported, split_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel, funnel
 from cuda_agent.tasks.records import DatasetTask, Measurement
