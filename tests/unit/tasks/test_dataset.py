@@ -100,7 +100,7 @@ def test_import_takes_what_export_wrote(folder: Path, tmp_path: Path) -> None:
     tasks = read_published(tmp_path / "out" / "train.parquet")
     known = {task.task.key: task for task in read_tasks(folder)}
     for task in tasks:
-        assert (task.ops == known[task.task.key].ops and task.data_source == "torch#2") or task.ops == ("F.relu",)
+        assert (task.ops == known[task.task.key].ops and task.task.origin == "torch#2") or task.ops == ("F.relu",)
         assert task.task.split == "train" and task.task.name == known[task.task.key].task.name
     path = write_candidates(tmp_path / "new", tasks)
     assert len(read_tasks(path.parent)) == len(tasks)

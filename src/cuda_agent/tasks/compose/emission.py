@@ -13,7 +13,7 @@ from cuda_agent.tasks.compose.chain import used_names
 from cuda_agent.tasks.compose.naming import NamedStep, Names, constant
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
-from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
+from cuda_agent.tasks.compose.wording import WIDTH, docstring, quoted, stands_alone, texts_of
 from cuda_agent.tasks.expressions import dimensions, fill, names_in, placeholders
 from cuda_agent.tasks.records import Port, Seed
 
@@ -94,7 +94,7 @@ def _layer(named: NamedStep) -> list[str]:
     if seed.constructor is None:
         return []
     lines = []
-    made = without_defaults(quoted(fill(seed.constructor, named.texts | literals_of(named))))
+    made = without_defaults(quoted(fill(seed.constructor, texts_of(named))))
     tree = ast.parse(made, mode="eval").body
     first = tree.args[0] if isinstance(tree, ast.Call) and tree.args else None
     if isinstance(first, ast.Call) and isinstance(first.func, ast.Name) and first.func.id.endswith("Config"):

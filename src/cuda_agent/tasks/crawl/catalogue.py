@@ -44,10 +44,6 @@ def _port(name: str, told: Any) -> Port:
     return Port(name=name, layout=told) if isinstance(told, str) else Port(name=name, **told)
 
 
-def _choices(told: Any) -> tuple[str, ...]:
-    return tuple(str(item) for item in told) if isinstance(told, list) else (str(told),)
-
-
 def _imports(*texts: str | None) -> tuple[str, ...]:
     joined = " ".join(text for text in texts if text)
     return tuple(line for prefix, line in _IMPORTS if re.search(rf"(?<![\w.]){re.escape(prefix)}", joined))
@@ -68,7 +64,8 @@ def _needed(parameters: dict[str, Any], texts: tuple[str, ...]) -> tuple[Paramet
     wanted = " ".join(texts)
     for name, told in reversed(parameters.items()):
         if re.search(rf"\b{name}\b", wanted):
-            kept.append(Parameter(name=name, choices=_choices(told)))
+            choices = told if isinstance(told, list) else [told]
+            kept.append(Parameter(name=name, choices=tuple(map(str, choices))))
             wanted += " " + " ".join(kept[-1].choices)
     return tuple(reversed(kept))
 

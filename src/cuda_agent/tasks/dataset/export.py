@@ -106,7 +106,7 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
 def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
     measurement = chosen.measured.by_key[task.task.key]
     known = {**measurement.model_dump(), **(task.cost.model_dump() if task.cost else {}), "seed": seed}
-    known |= {"data_source": task.data_source, "code": task.task.source, "key": task.task.key, "name": task.task.name}
+    known |= {"data_source": task.task.origin, "code": task.task.source, "key": task.task.key, "name": task.task.name}
     known |= {"composer": task.composer, "number": task.number, "stack": chosen.measured.stack_name}
     known |= {"ops": json.dumps(task.ops), "graph_operators": json.dumps(measurement.graph_operators)}
     known["similarity"] = chosen.similarities[task.task.key].similarity

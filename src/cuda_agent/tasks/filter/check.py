@@ -61,7 +61,8 @@ class TaskProcess:
         task, options = self._task.task, self._options
         request = requests.OpenTask(
             task=task,
-            seed=seed_of(task.key),
+            # The seed is the same in every process, on every machine.
+            seed=int(digest_text("filter", task.key)[:11], 16),
             device=options.device,
             memory_bytes=options.memory_mib * 2**20,
             device_bytes=self._limits.device_bytes,
@@ -164,11 +165,6 @@ def _checked(process: TaskProcess, key: str, options: FilterOptions, queue: Devi
         sample=sample,
         seconds=process.seconds,
     )
-
-
-def seed_of(key: str) -> int:
-    """Returns a task's seed, which is the same in every process, on every machine."""
-    return int(digest_text("filter", key)[:11], 16)
 
 
 def _graph(process: TaskProcess) -> Graph | Failure:
