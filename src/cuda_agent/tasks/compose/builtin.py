@@ -220,7 +220,9 @@ def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, 
     together = rng.randrange(8) if seed.operator in _TIED else None
     found = []
     for item in seed.parameters:
-        weights = [2.0] + [1.0] * (len(item.choices) - 1)
+        pooled = item.name == "stride" and role(seed) == "pooling"
+        usual = 5.0 if pooled else 3.0 if item.name == "reduction" else 2.0
+        weights = [usual] + [1.0] * (len(item.choices) - 1)
         if item.name == "dim" and "1" in item.choices:
             other = 1.0 if flowing in ("rows", "heads") else 0.0
             weights = [8.0 if (choice == "1") == (flowing != "rows") else other for choice in item.choices]
@@ -235,10 +237,6 @@ def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, 
             "groups={C}" in (seed.constructor or "") or (before is not None and role(before) == "padding")
         ):
             weights = [0.0 if choice == "1" else 1.0 for choice in item.choices]
-        elif item.name == "reduction":
-            weights = [3.0] + [1.0] * (len(item.choices) - 1)
-        elif item.name == "stride" and role(seed) == "pooling":
-            weights = [5.0] + [1.0] * (len(item.choices) - 1)
         if together is not None:
             found.append(item.choices[together % len(item.choices)])
         else:
