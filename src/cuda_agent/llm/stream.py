@@ -60,8 +60,6 @@ def _take(answer: _Answer, choice: Any) -> int:
     """Adds one choice's delta and returns its number of characters."""
     answer.finish = getattr(choice, "finish_reason", None) or answer.finish
     delta = getattr(choice, "delta", None)
-    if delta is None:
-        return 0
     text = getattr(delta, "content", None) or ""
     # The field is reasoning_content with vLLM, SGLang, llama.cpp and DeepSeek, reasoning with OpenRouter and Ollama.
     reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
@@ -77,8 +75,7 @@ def _take_call(answer: _Answer, part: Any) -> int:
     index = getattr(part, "index", None)
     identity = getattr(part, "id", None) or ""
     function = getattr(part, "function", None)
-    name = (getattr(function, "name", None) or "") if function is not None else ""
-    arguments = (getattr(function, "arguments", None) or "") if function is not None else ""
+    name, arguments = getattr(function, "name", None) or "", getattr(function, "arguments", None) or ""
     call = answer.by_index.get(index) if index is not None else (answer.calls[-1] if answer.calls else None)
     if call is None or (identity and call.id and identity != call.id and name):
         call = _Call()

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from cuda_agent.core.errors import WorkerError
@@ -27,22 +27,18 @@ class DeviceQueue:
         self._address, self._task, self._rank = address, task[:200], rank
         self._timing = False
 
-    @contextmanager
-    def host(self, step: str) -> Iterator[None]:
+    def host(self, step: str) -> AbstractContextManager[None]:
         """Imports or compilers run in this block."""
-        with self._turn(Kind.HOST, step, 0):
-            yield
+        return self._turn(Kind.HOST, step)
 
-    @contextmanager
-    def device(self, step: str, step_bytes: int = 0) -> Iterator[None]:
+    def device(self, step: str, step_bytes: int = 0) -> AbstractContextManager[None]:
         """This block computes on the device beside others and holds at most `step_bytes` more of its memory."""
-        with self._turn(Kind.DEVICE, step, step_bytes):
-            yield
+        return self._turn(Kind.DEVICE, step, step_bytes)
 
     @contextmanager
     def clock(self, step: str) -> Iterator[None]:
         """This block has the device alone."""
-        with self._turn(Kind.CLOCK, step, 0):
+        with self._turn(Kind.CLOCK, step):
             self._timing = True
             try:
                 yield
@@ -54,7 +50,7 @@ class DeviceQueue:
         return Stay(self, self._granted(Kind.STAY, step[:500], need), need)
 
     @contextmanager
-    def _turn(self, kind: Kind, step: str, step_bytes: int) -> Iterator[None]:
+    def _turn(self, kind: Kind, step: str, step_bytes: int = 0) -> Iterator[None]:
         if self._timing:
             yield
             return

@@ -38,15 +38,14 @@ class ClusterPool(Pool):
             raise DeviceError("ray isn't installed", "make train-env, or pip install ray") from None
         if not ray.is_initialized():
             raise DeviceError("This process belongs to no Ray cluster", "ray.init(address=…) first")
-        self._name, self._cluster_sessions = name, sessions
+        self._name = name
         self._parcels: dict[str, Parcel] = {}
-        self._cluster_options = options
         gpus = tuple(str(number) for number in range(judges)) if options.device is Device.CUDA else ()
         super().__init__(options, gpus=gpus, builders=builders, sessions=sessions)
 
     def _open_device(self, number: int, gpu: str | None, count: int, kept: frozenset[int]) -> Address | None:
         """Adds one host for several tasks. The cluster chooses its machine, so the host has its own queue."""
-        make = partial(DeviceHost, self._cluster_options, None, keep=self._cluster_sessions)
+        make = partial(DeviceHost, self._options, None, keep=self._sessions)
         self._add_host(make, f"device host {number + 1}", number)
         return None
 
@@ -55,12 +54,12 @@ class ClusterPool(Pool):
         return frozenset()
 
     def _kept_tasks(self) -> int:
-        return self._cluster_sessions
+        return self._sessions
 
     def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
         """Returns an actor. Ray assigns its GPU; the number in its name only tells actors apart."""
-        on_gpu = device and self._cluster_options.device is Device.CUDA
-        cpus = 2.0 if on_gpu else float(self._cluster_options.compiler_jobs)
+        on_gpu = device and self._options.device is Device.CUDA
+        cpus = 2.0 if on_gpu else float(self._options.compiler_jobs)
         resources = {"num_cpus": cpus} | ({"num_gpus": 1.0} if on_gpu else {})
         return RemoteHelper(make, f"{self._name}: {name}", resources, self._parcels)
 

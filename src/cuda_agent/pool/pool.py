@@ -155,9 +155,8 @@ class Pool:
         future: Future[Evaluation] = Future()
         case = Case(task, self._options.stopping(stop), candidate)
         with self._lock:
-            self._check_open()
-            self._unfinished.add(future)
             host = self._choose(task)
+            self._unfinished.add(future)
             is_idle = host.waiting == 1
         if is_idle:
             # This loads the task while its candidate compiles. An error is raised again when the candidate is judged.
@@ -175,7 +174,6 @@ class Pool:
     def ask(self, task: Task, method: str, *arguments: Any) -> Any:
         """Returns the result of a method of the task's `QueuedSession`. Raises what it raises, and WorkerError."""
         with self._lock:
-            self._check_open()
             host = self._choose(task)
         try:
             return host.helper.call("ask", task, method, arguments)
@@ -189,7 +187,6 @@ class Pool:
         task began, in seconds since the epoch; older tasks come first. With `load=False` the judge is opened by the
         first request. Raises TaskError where the task can't be judged, and WorkerError."""
         with self._lock:
-            self._check_open()
             host = self._choose(task)
             host.reserved = True
         try:
@@ -224,12 +221,11 @@ class Pool:
             host.threads.shutdown(cancel_futures=True)
         self._stack.close()
 
-    def _check_open(self) -> None:
+    def _choose(self, task: Task) -> _Host:
+        """Returns the host for a request, and counts the request as waiting there. Raises WorkerError where the pool is
+        closed."""
         if self._closed:
             raise WorkerError("The pool is closed", "Open another one")
-
-    def _choose(self, task: Task) -> _Host:
-        """Returns the host for a request, and counts the request as waiting there."""
         known = [host for host in self.hosts if task.key in host.tasks]
         free = [host for host in self.hosts if not host.waiting and not host.reserved]
         host = min(known, key=lambda host: host.waiting, default=None)
@@ -244,7 +240,6 @@ class Pool:
         return host
 
     def _kept_tasks(self) -> int:
-        """Returns how many tasks one host keeps."""
         return 1
 
     def _load(self, device: int) -> int:

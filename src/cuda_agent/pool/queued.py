@@ -75,7 +75,6 @@ class CallSize(NamedTuple):
 
     @property
     def call(self) -> int:
-        """The bytes of an eager call."""
         return self.inputs + self.outputs + self.rest
 
     def need(self, kept: int | None, card_bytes: int) -> Need:
@@ -130,8 +129,6 @@ class QueuedSession:
         return self._admitted().graph()
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
-        """Times several settings in one build, like `JudgeSession.screen`."""
-
         def screened() -> ScreenReport:
             session = self._admitted()
             self._import(session, session.next_screener)
@@ -141,7 +138,6 @@ class QueuedSession:
         return self._with_memory(screened, lambda report: "a setting" if report.out_of_memory else None)
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
-        """Says what limits a candidate, like `JudgeSession.inspect`."""
         session = self._admitted()
         session.settle()
         with self._queue.clock("inspection"):

@@ -39,7 +39,7 @@ from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
-from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks
+from cuda_agent.tasks.dataset.folder import Stages, graphs_of, passing, read_tasks
 from cuda_agent.tasks.decontaminate.references import EvaluationTask, capturing, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import funnel
@@ -207,9 +207,8 @@ def _round(
     measured = measure(count)
     tasks = [task for task in read_tasks(folder) if task.number < count]
     unmeasured = sum(task.task.key not in measured.by_key for task in tasks)
-    passed = passing(tasks, measured)
     compared = compare(
-        passed,
+        passing(tasks, measured),
         graphs_of(measured),
         references,
         against=options.against,
@@ -219,9 +218,9 @@ def _round(
     )
     compared.write(folder)
     lines = {line.task_key: line for line in compared.lines}
-    later = {key: line.finding for key, line in lines.items() if line.finding is not None}
-    funnel(tasks, measured.by_key, later).write(folder)
-    chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
+    stages = Stages(tasks, measured, lines)
+    funnel(tasks, measured.by_key, stages.found_later).write(folder)
+    chosen = choose(stages.clean, options.tasks)
     made = None if chosen is None else Chosen(chosen, measured, lines, compared.account)
     return compared.account.kept, unmeasured, made
 

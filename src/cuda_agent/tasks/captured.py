@@ -12,7 +12,7 @@ from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.inside import TASK_CHECK
-from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskRequest
+from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskGraph, TaskRequest
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import WorkerFault, WorkerSettings
 from cuda_agent.workers.roles import ZYGOTE
@@ -53,19 +53,17 @@ def capture_graph(zygote: Zygote, task: Task, device: Device, memory_mib: int = 
     """Returns the graph. Raises NotCaptured, WorkerError."""
     limit = memory_mib << 20
     opening = OpenTask(
-        task=task,
-        seed=0,
-        device=device,
-        memory_bytes=limit,
-        device_bytes=limit,
-        host_bytes=limit,
-        threads=1,
+        task=task, seed=0, device=device, memory_bytes=limit, device_bytes=limit, host_bytes=limit, threads=1
     )
     with zygote.fork() as fork:
         _ask(fork, opening)
-        text = _ask(fork, GraphTask()).graph
+        return read_graph(_ask(fork, GraphTask()))
+
+
+def read_graph(answer: TaskGraph) -> Graph:
+    """Returns the graph that a task's process sent. Raises NotCaptured where it is none."""
     try:
-        return Graph.from_json(text, where="the captured graph")
+        return Graph.from_json(answer.graph, where="the captured graph")
     except (CudaAgentError, RecursionError) as error:
         raise NotCaptured(f"its process sent no graph: {error}"[:300]) from None
 

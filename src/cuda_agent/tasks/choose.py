@@ -14,7 +14,7 @@ SLACK_POINTS = 0.5
 
 def kind_of(task: DatasetTask) -> int:
     """Returns the number of torch operators, or 0 for a transformers module, as in the shares."""
-    library, _, count = task.data_source.partition("#")
+    library, _, count = task.task.origin.partition("#")
     return 0 if library == "transformers" else int(count or 0)
 
 

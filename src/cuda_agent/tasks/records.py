@@ -113,11 +113,6 @@ class DatasetTask(StoredRecord):
     cost: Cost | None = None
     """Cost of a forward pass."""
 
-    @property
-    def data_source(self) -> str:
-        """The published column: `torch#2`, `transformers#1`."""
-        return self.task.origin
-
 
 class Rule(StrEnum):
     """The filter's rules, in the order in which they are checked."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
+from cuda_agent.pool.cluster import ClusterPool
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
 from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint, numbers
@@ -58,8 +59,6 @@ class KernelDomain:
         """Returns this domain for a process of a Ray cluster, whose actors judge candidates if there are any."""
         ray = self._options.ray
         if ray.judges > 0:
-            from cuda_agent.pool.cluster import ClusterPool
-
             pool = partial(ClusterPool, judges=ray.judges, builders=ray.builders)
             self._opening = replace(self._opening, make_pool=pool)
         return self

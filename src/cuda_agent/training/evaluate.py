@@ -267,35 +267,35 @@ def _search(
     tables: dict[str, Sequence[PlanChoice]],
     budget: int,
 ) -> SearchScore:
-    needed: dict[str, list[int]] = {}
-    once: dict[str, float] = {}
     counts = [count for count in sorted({1, 2, 4, 8, budget}) if count <= budget]
-    speed: dict[int, dict[str, float]] = {count: {} for count in counts}
-    for key, sequences in runs.items():
-        best = best_us(tables[key])
-        assert best is not None
-        needed[key] = [_needed(times, best, budget) for times in sequences or [[]]]
-        once[key] = statistics.fmean(_needed(_judged_once(times), best, budget) for times in sequences or [[]])
-        for count in counts:
-            speed[count][key] = statistics.fmean(_speed(times[:count], best) for times in sequences or [[]])
-    means = {key: statistics.fmean(counts) for key, counts in needed.items()}
-    reached = {
-        count: statistics.fmean([statistics.fmean(n <= count for n in found) for found in needed.values()] or [0.0])
-        for count in counts
-    }
+
+    best = {key: best_us(tables[key]) or 0.0 for key in runs}
+
+    def mean(value: Callable[[Sequence[float | None], float, int], float], most: int = budget) -> dict[str, float]:
+        """Returns for each task the mean of a value of a sequence of times, the best choice's time, and a number of
+        evaluations."""
+        played = {key: found or [[]] for key, found in runs.items()}
+        return {
+            key: statistics.fmean(value(times, best[key], most) for times in found) for key, found in played.items()
+        }
+
+    needed = mean(_needed)
+    once = mean(lambda times, best, most: _needed(_judged_once(times), best, most))
+    reached = {count: mean(lambda times, best, most: _needed(times, best, most) <= most, count) for count in counts}
+    speed = {count: mean(_speed, count) for count in counts}
     return SearchScore(
         name=name,
-        to_near=interval(list(means.values())),
+        to_near=interval(list(needed.values())),
         to_near_once=interval(list(once.values())),
-        per_task=means,
-        reached=reached,
+        per_task=needed,
+        reached={count: statistics.fmean(by_task.values() or [0.0]) for count, by_task in reached.items()},
         speed={count: interval(list(by_task.values())) for count, by_task in speed.items()},
         speed_per_task=speed,
     )
 
 
-def _needed(times_us: Sequence[float | None], best: float, budget: int) -> int:
-    return evaluations_to(times_us[:budget], best) or budget + 1
+def _needed(times_us: Sequence[float | None], best: float, most: int) -> int:
+    return evaluations_to(times_us[:most], best) or most + 1
 
 
 def _judged_once(times_us: Sequence[float | None]) -> list[float | None]:
@@ -303,9 +303,9 @@ def _judged_once(times_us: Sequence[float | None]) -> list[float | None]:
     return [us for place, us in enumerate(times_us) if us is None or us not in times_us[:place]]
 
 
-def _speed(times_us: Sequence[float | None], best: float) -> float:
+def _speed(times_us: Sequence[float | None], best: float, most: int) -> float:
     """Returns the speed of the fastest candidate that passed, relative to the best choice and at most 1."""
-    return min(1.0, max((best / us for us in times_us if us is not None), default=0.0))
+    return min(1.0, max((best / us for us in times_us[:most] if us is not None), default=0.0))
 
 
 def _shuffled(choices: Sequence[PlanChoice], rng: random.Random) -> list[float | None]:

@@ -17,7 +17,6 @@ from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.evaluate import (
     METRICS,
     SEED_STEP,
-    MetricDifference,
     SearchComparison,
     StageScore,
     compare,
@@ -104,13 +103,6 @@ def last_score(training: Path, stage: str) -> StageScore | None:
     return scores[-1] if scores else None
 
 
-def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[MetricDifference, ...]]:
-    """Returns the score of every evaluated stage minus that of the first. Raises StoreError."""
-    found = {stage: score for stage in stages if (score := last_score(training, stage)) is not None}
-    first, *rest = found or [""]
-    return {stage: differences(found[stage], found[first]) for stage in rest}
-
-
 def compare_training(opening: Opening, players: dict[str, Path], *, budget: int) -> SearchComparison:
     """Compares searches without playing: times come from the episodes and the memo. `players`: policy -> its file of
     held-out episodes. Writes `comparison.json` in the training's folder. Raises StoreError, and UsageError without
@@ -118,7 +110,9 @@ def compare_training(opening: Opening, players: dict[str, Path], *, budget: int)
     runs = {name: times_of(path) for name, path in players.items()}
     with opening.judges() as (judges, _, held):
         tables = {task.key: table(judges, task) for task in held}
-    over_base = over_first(opening.folder, STAGES)
+    scores = {stage: score for stage in STAGES if (score := last_score(opening.folder, stage)) is not None}
+    first, *rest = scores or [""]
+    over_base = {stage: differences(scores[stage], scores[first]) for stage in rest}
     found = compare(tables, runs, budget=budget).model_copy(update={"over_base": over_base})
     found.write(opening.folder)
     return found

@@ -52,6 +52,7 @@ class _Unstarted(Pool):
     """A pool of two devices with two hosts each, none of which is a process."""
 
     def __init__(self) -> None:
+        self._closed = False
         self.hosts = [_Host(cast("Any", None), device, cast("Any", None)) for device in (0, 0, 1, 1)]
 
     def places(self, *names: str) -> list[int]:

@@ -10,9 +10,8 @@ import pytest
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.tasks.dataset.export import COLUMNS, choose, export
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
-from cuda_agent.tasks.dataset.importing import read_published, write_candidates
+from cuda_agent.tasks.dataset.importing import SPLITS, read_published, split_of, write_candidates
 from cuda_agent.tasks.dataset.plots import write_plots
-from cuda_agent.tasks.dataset.splits import SPLITS, split_of
 from cuda_agent.tasks.dataset.stats import Spread, logarithmic, read_stats
 from cuda_agent.tasks.decontaminate.references import load_references
 from cuda_agent.tasks.decontaminate.stage import compare
@@ -101,7 +100,7 @@ def test_import_takes_what_export_wrote(folder: Path, tmp_path: Path) -> None:
     tasks = read_published(tmp_path / "out" / "train.parquet")
     known = {task.task.key: task for task in read_tasks(folder)}
     for task in tasks:
-        assert (task.ops == known[task.task.key].ops and task.data_source == "torch#2") or task.ops == ("F.relu",)
+        assert (task.ops == known[task.task.key].ops and task.task.origin == "torch#2") or task.ops == ("F.relu",)
         assert task.task.split == "train" and task.task.name == known[task.task.key].task.name
     path = write_candidates(tmp_path / "new", tasks)
     assert len(read_tasks(path.parent)) == len(tasks)

@@ -13,7 +13,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
 from cuda_agent.tasks.dataset.export import choose
-from cuda_agent.tasks.dataset.splits import SPLITS, split_of
+from cuda_agent.tasks.dataset.importing import SPLITS, split_of
 from cuda_agent.tasks.dataset.stats import read_stats
 from cuda_agent.tasks.filter.measurements import read_measured
 

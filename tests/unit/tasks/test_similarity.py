@@ -16,7 +16,7 @@ from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.decontaminate.computation import follow
 from cuda_agent.tasks.decontaminate.index import Index
-from cuda_agent.tasks.decontaminate.shingles import Shingles, alike, shingles
+from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
 from cuda_agent.tasks.decontaminate.spelling import canonical
 from cuda_agent.tasks.decontaminate.values import Unfollowable
 from task_mutators import MUTATORS, everything
@@ -25,6 +25,21 @@ ROOT = Path(__file__).resolve().parents[3]
 EVALUATION = {path.stem: path.read_text() for path in sorted((ROOT / "tests/data/evaluation_set").glob("*.py"))}
 EXAMPLES = {path.stem: path.read_text() for path in sorted((ROOT / "examples").glob("*.py"))}
 THRESHOLD = 0.9
+
+
+def alike(first: Shingles, second: Shingles) -> float:
+    """Returns the similarity that `Index` computes, by its definition."""
+    if first.computation and second.computation:
+        return jaccard(first.computation, second.computation)
+    return jaccard(first.syntax, second.syntax)
+
+
+def jaccard(first: Bag, second: Bag) -> float:
+    """Returns the shared shingles over all, each as often as it occurs; 0 where either is empty."""
+    if not first or not second:
+        return 0.0
+    shared = (first & second).total()
+    return shared / (first.total() + second.total() - shared)
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,18 @@
 """Rates how natural it is that one operator follows another, and gives the values that each makes.
 
 Seeds are grouped by role, which is finer than their family: `pointwise` has sums of two tensors, logarithms and
-comparisons. Weights are given by role; a pair without a weight is never composed. `pointless.yaml` excludes pairs whose
-result is trivial or constant.
+comparisons. Weights are given by role; a pair without a weight is never composed. The table `pointless` excludes pairs
+whose result is trivial or constant.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from cuda_agent.core.assets import tables, word_lists
-from cuda_agent.tasks.compose.pointless import EXTREMES, pointless
 from cuda_agent.tasks.expressions import names_in
 from cuda_agent.tasks.records import Seed
 
@@ -30,6 +30,32 @@ _GROUPS: dict[str, list[str]] = _TABLES["groups"]
 _FOLLOWS: dict[str, dict[str, float]] = _TABLES["follows"]
 _MAKES: dict[str, str] = _TABLES["makes"]
 _ACCEPTS: dict[str, list[str]] = _TABLES["accepts"]
+
+
+def _operators(text: str, groups: Mapping[str, set[str]]) -> set[str]:
+    """Returns the operators of a text such as `sqrt @even -abs`, from left to right."""
+    found: set[str] = set()
+    for word in text.split():
+        if word.startswith("-"):
+            found.discard(word[1:])
+        else:
+            found |= groups[word[1:]] if word.startswith("@") else {word}
+    return found
+
+
+def _read() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Returns (the groups, an operator -> the operators that make no sense on its result)."""
+    groups: dict[str, set[str]] = {}
+    for name, text in _TABLES["pointless"]["groups"].items():
+        groups[name] = _operators(text, groups)
+    excluded: defaultdict[str, set[str]] = defaultdict(set)
+    for first, second in _TABLES["pointless"]["rules"]:
+        for operator in _operators(first, groups):
+            excluded[operator] |= _operators(second, groups)
+    return groups, excluded
+
+
+_OPERATOR_GROUPS, _POINTLESS = _read()
 
 
 @cache
@@ -108,9 +134,8 @@ def affinity(before: Seed, after: Seed) -> float:
     ):
         return 0.0
     made = "matrix_power" if before.name == _OWN_PRODUCT else before.operator
-    if pointless(made, after.operator) or not _fits(before, after):
-        return 0.0
-    if _needs_another(before, first, after, second):
+    pointless = after.operator in _POINTLESS.get(made, ())
+    if pointless or not _fits(before, after) or _needs_another(before, first, after, second):
         return 0.0
     return float(_FOLLOWS.get(first, {}).get(second, 0.0))
 
@@ -135,7 +160,7 @@ def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
         or (first == "softmax" and second in ("ordering", "indexing", "math") and name not in _NAMES["after_shares"])
         or (second == "recurrent" and first == "matrix product" and before.operator != "linear")
         or (before.operator in ("kron", "block_diag") and len(after.ports) > 1)
-        or (first in ("special function", "rare math") and name in EXTREMES)
+        or (first in ("special function", "rare math") and name in _OPERATOR_GROUPS["extremes"])
     )
 
 

@@ -6,19 +6,28 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.tasks.compose.affinity import commonness, domain, importance, pads, role, suits_time
+from cuda_agent.tasks.compose.affinity import (
+    affinity,
+    commonness,
+    domain,
+    importance,
+    pads,
+    role,
+    suits,
+    suits_time,
+)
 from cuda_agent.tasks.compose.chain import Link, Plan
 from cuda_agent.tasks.compose.emission import emit
 from cuda_agent.tasks.compose.layouts import Unsolvable
 from cuda_agent.tasks.compose.naming import name
 from cuda_agent.tasks.compose.novelty import Novelty
-from cuda_agent.tasks.compose.relations import Relations
 from cuda_agent.tasks.compose.run import dataset_task
 from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizes import lead_for
-from cuda_agent.tasks.compose.sizing import Sized, Target, fit
+from cuda_agent.tasks.compose.sizing import Target, fit
 from cuda_agent.tasks.records import DatasetTask, Seed
 
 _ATTEMPTS = 400
@@ -37,6 +46,8 @@ _TIED = frozenset((
 ))  # fmt: skip
 #: Operators that ignore elements that are masked by a very low number.
 _LOOKING_UP = frozenset(("amax", "max", "logsumexp", "topk", "argmax"))
+#: Roles of which a chain may have the same operator again.
+_REPEATED = ("matrix product", "convolution", "activation")
 
 
 class BuiltinComposer:
@@ -82,20 +93,18 @@ class BuiltinComposer:
                 continue
             source = emit(sized, names, rng)
             if not self._novelty.has_alike(source):
-                return self._task(number, sized, source)
+                made = dataset_task(self.name, number, [link.seed for link in plan.links], source)
+                return made.model_copy(update={"cost": sized.cost})
             why = "every chain exists already"
         raise TaskError(f"No task of {count or 1} operators in {_ATTEMPTS} attempts ({why})", "Give more seeds")
-
-    def _task(self, number: int, sized: Sized, source: str) -> DatasetTask:
-        made = dataset_task(self.name, number, [link.seed for link in sized.plan.links], source)
-        return made.model_copy(update={"cost": sized.cost})
 
     def _plan(self, count: int, wanted_us: float, rng: random.Random) -> Plan:
         """Returns operators, beginning with the one that the task is built around. Raises Unsolvable at a dead end."""
         seeds = self._transformers if count == 0 else self._torch
         if not seeds:
             raise Unsolvable("no seeds of this library")
-        weights = [self._weight(seed) * _builds(seed, wanted_us) for seed in seeds]
+        # A task of this time is built around some roles more often.
+        weights = [self._weight(seed) * importance(seed) * suits_time(role(seed), wanted_us) for seed in seeds]
         if count < 2:
             weights = self._only_new(seeds, weights, ())
         chain = [self._draw(seeds, weights, rng)]
@@ -153,6 +162,45 @@ class BuiltinComposer:
         return rng.choices(seeds, weights)[0]
 
 
+class Relations:
+    """Caches which seeds follow each other, because every chain needs the weights of all of them. Seeds are numbered by
+    their place."""
+
+    def __init__(self, seeds: Sequence[Seed]) -> None:
+        self._seeds = seeds
+        self._domains = [domain((seed,)) for seed in seeds]
+        self._again = [role(seed) in _REPEATED for seed in seeds]
+        #: (the seed's identity, whether others follow it) -> the affinities of all seeds with it.
+        self._affinities: dict[tuple[int, bool], list[float]] = {}
+        self._suits = cache(lambda flowing: [suits(seed, flowing) for seed in seeds])
+
+    def neighbours(self, chain: Sequence[Seed], after: bool) -> list[float]:
+        """Returns for each seed how well it follows the chain, or precedes it; 0 means never."""
+        end = chain[-1] if after else chain[0]
+        suiting = self._suits(domain(chain))
+        inside = {seed.operator for seed in chain}
+        own: dict[str, float] = {}
+        found = []
+        for place, likes in enumerate(self._affinity(end, after)):
+            if likes:
+                likes *= suiting[place]
+                flowing = self._domains[place]
+                if likes and flowing != "rows":
+                    if flowing not in own:
+                        own[flowing] = min(suits(seed, flowing) for seed in chain)
+                    likes *= own[flowing]
+                if self._seeds[place].operator in inside and not self._again[place]:
+                    likes = 0.0
+            found.append(likes)
+        return found
+
+    def _affinity(self, end: Seed, after: bool) -> list[float]:
+        key = (id(end), after)
+        if key not in self._affinities:
+            self._affinities[key] = [affinity(end, seed) if after else affinity(seed, end) for seed in self._seeds]
+        return self._affinities[key]
+
+
 def _shares(seeds: Sequence[Seed]) -> dict[int, float]:
     """Returns each seed's share of its role in its library, by its identity. The share depends on how common its
     operator is, and not on the number of its spellings."""
@@ -165,11 +213,6 @@ def _shares(seeds: Sequence[Seed]) -> dict[int, float]:
     return {id(seed): weight / totals[seed.library, role(seed)] for seed, weight in zip(seeds, weights, strict=True)}
 
 
-def _builds(seed: Seed, wanted_us: float) -> float:
-    """Returns how often a task of this time is built around the seed's role."""
-    return importance(seed) * suits_time(role(seed), wanted_us)
-
-
 def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, rng: random.Random) -> tuple[str, ...]:
     """Returns one expression for each parameter; the first choice, which is the usual one, is the most frequent.
     Related settings, such as two bounds, are chosen together. A mask before a softmax or a maximum is a very low
@@ -177,7 +220,9 @@ def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, 
     together = rng.randrange(8) if seed.operator in _TIED else None
     found = []
     for item in seed.parameters:
-        weights = [2.0] + [1.0] * (len(item.choices) - 1)
+        pooled = item.name == "stride" and role(seed) == "pooling"
+        usual = 5.0 if pooled else 3.0 if item.name == "reduction" else 2.0
+        weights = [usual] + [1.0] * (len(item.choices) - 1)
         if item.name == "dim" and "1" in item.choices:
             other = 1.0 if flowing in ("rows", "heads") else 0.0
             weights = [8.0 if (choice == "1") == (flowing != "rows") else other for choice in item.choices]
@@ -192,10 +237,6 @@ def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, 
             "groups={C}" in (seed.constructor or "") or (before is not None and role(before) == "padding")
         ):
             weights = [0.0 if choice == "1" else 1.0 for choice in item.choices]
-        elif item.name == "reduction":
-            weights = [3.0] + [1.0] * (len(item.choices) - 1)
-        elif item.name == "stride" and role(seed) == "pooling":
-            weights = [5.0] + [1.0] * (len(item.choices) - 1)
         if together is not None:
             found.append(item.choices[together % len(item.choices)])
         else:

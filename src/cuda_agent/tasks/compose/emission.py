@@ -13,7 +13,7 @@ from cuda_agent.tasks.compose.chain import used_names
 from cuda_agent.tasks.compose.naming import NamedStep, Names, constant
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
-from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
+from cuda_agent.tasks.compose.wording import WIDTH, docstring, quoted, stands_alone, texts_of
 from cuda_agent.tasks.expressions import dimensions, fill, names_in, placeholders
 from cuda_agent.tasks.records import Port, Seed
 
@@ -46,17 +46,14 @@ def _imports(sized: Sized, code: str) -> str:
 def _constants(names: Names, code: str) -> str:
     """Returns the sizes of the inputs in one line and those of the layers in another, without unused ones."""
     used = [item for item in names.constants if re.search(rf"\b{constant(item)}\b", code)]
-    inputs = [item for item in used if any(re.search(rf"\b{constant(item)}\b", text) for text in _shape_texts(names))]
+    shapes = [*names.first_shape, *(text for step in names.steps for shape in step.shapes.values() for text in shape)]
+    inputs = [item for item in used if any(re.search(rf"\b{constant(item)}\b", text) for text in shapes)]
     lines = []
     for part in (inputs, [item for item in used if item not in inputs]):
         if part:
             values = ", ".join(str(names.constants[item]) for item in part)
             lines.append(f"{', '.join(constant(item) for item in part)} = {values}")
     return "\n".join(lines)
-
-
-def _shape_texts(names: Names) -> list[str]:
-    return [*names.first_shape, *(text for step in names.steps for shape in step.shapes.values() for text in shape)]
 
 
 def _arguments(names: Names) -> list[str]:
@@ -97,7 +94,7 @@ def _layer(named: NamedStep) -> list[str]:
     if seed.constructor is None:
         return []
     lines = []
-    made = without_defaults(quoted(fill(seed.constructor, named.texts | literals_of(named))))
+    made = without_defaults(quoted(fill(seed.constructor, texts_of(named))))
     tree = ast.parse(made, mode="eval").body
     first = tree.args[0] if isinstance(tree, ast.Call) and tree.args else None
     if isinstance(first, ast.Call) and isinstance(first.func, ast.Name) and first.func.id.endswith("Config"):

@@ -104,7 +104,8 @@ class LanguageModelComposer:
                 ops, source = read_answer(text, [seed.name for seed in offered], count)
                 if source in self._texts:
                     raise Unusable("it is word for word an earlier problem")
-                return self._task(number, ops, source)
+                seeds = {seed.name: seed for seed in offered}
+                return dataset_task(self.name, number, [seeds[name] for name in ops], source)
             except Unusable as error:
                 problem = str(error)
             messages += [
@@ -129,10 +130,6 @@ class LanguageModelComposer:
 
     def _said(self, prompt: str, **values: object) -> str:
         return filled(Path(__file__).parent / "prompts" / f"{prompt}.md.j2", **values).strip()
-
-    def _task(self, number: int, ops: Sequence[str], source: str) -> DatasetTask:
-        seeds = [next(seed for seed in self._seeds if seed.name == name) for name in ops]
-        return dataset_task(self.name, number, seeds, source)
 
 
 class Unusable(Exception):

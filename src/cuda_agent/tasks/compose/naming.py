@@ -80,11 +80,10 @@ class Names:
 def name(sized: Sized) -> Names:
     """Returns names for the whole chain. Raises Unsolvable where there are no good ones."""
     names = Names()
-    symbols = {key: names.add(word, sized.sizes[key]) for key, word in sized.named.items() if key[0] == 0}
+    symbols = {item: names.add(word, sized.sizes[at, item]) for (at, item), word in sized.named.items() if at == 0}
     first = sized.plan.links[0].seed.ports[0]
-    letters = {letter: symbols[0, letter] for letter in names_in(first.layout)}
-    lead = [symbols[0, word] for word in sized.plan.lead]
-    shape = [*lead, *(_written(text, letters) for text in dimensions(first.layout)[1])]
+    lead = [symbols[word] for word in sized.plan.lead]
+    shape = [*lead, *(_written(text, symbols) for text in dimensions(first.layout)[1])]
     names.first_shape = tuple(constant(text) for text in shape)
     names.first = "x" if first.name in ("x", "input", "self") else first.name
     taken = {names.first, "x"}
@@ -225,10 +224,10 @@ def _after(step: ChainStep, texts: dict[str, str], sizes: Iterable[str], current
     moved = _moved(before, after, current)
     found = []
     for place, size in enumerate(after):
-        kept = moved[place] if moved[place] in names_with(size, step, current) else None
+        same = [symbol for symbol, old in zip(current, before, strict=True) if old == size]
+        kept = moved[place] if moved[place] in same else None
         own = made.get(size) or _doubled(made, size) or new.get(size) if place == feature else None
-        alike = next((text for text in names_with(size, step, current) if text), None)
-        alike = alike if step.seed.family == "matrix product" else None
+        alike = next((text for text in same if text), None) if step.seed.family == "matrix product" else None
         found.append(own or kept or new.get(size) or alike or moved[place])
     return found
 
@@ -238,20 +237,15 @@ def _doubled(made: dict[Any, str], size: int) -> str | None:
     return f"2 * {made[size // 2]}" if size % 2 == 0 and size // 2 in made else None
 
 
-def names_with(size: int, step: ChainStep, current: Sequence[str | None]) -> list[str | None]:
-    """Returns the names of the input's dimensions of that size."""
-    return [symbol for symbol, old in zip(current, step.shapes[0], strict=True) if old == size]
-
-
 def _moved(before: Sequence[int], after: Sequence[int], current: Sequence[str | None]) -> list[str | None]:
     """Returns for each dimension of the output the text of the input's dimension that it equals, or is a part or a
     multiple of."""
+    if tuple(before) == tuple(after):
+        return list(current)
     if len(before) == len(after) and sorted(before) != sorted(after):
         return [_part(old, new, symbol) for old, new, symbol in zip(before, after, current, strict=True)]
     found: list[str | None] = []
     free = list(zip(before, current, strict=True))
-    if len(before) == len(after) and tuple(before) == tuple(after):
-        return list(current)
     for size in after:
         pair = next((pair for pair in free if pair[0] == size), None)
         found.append(None if pair is None else pair[1])
@@ -264,9 +258,7 @@ def _part(old: int, new: int, symbol: str | None) -> str | None:
     """Returns `height // 2` for half the size, `2 * height` for twice the size, `height + 2` after a padding."""
     if symbol is None or old == new:
         return symbol
-    if not symbol.isidentifier() or new == 1:
-        return None
-    if max(old // new, new // old) > _MOST_TIMES:
+    if not symbol.isidentifier() or new == 1 or max(old // new, new // old) > _MOST_TIMES:
         return None
     if old // new > 1 and old // (old // new) == new:
         return f"{symbol} // {old // new}"

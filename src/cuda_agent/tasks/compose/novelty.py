@@ -1,4 +1,4 @@
-"""Knows the tasks of a dataset by chain of operators, text and similar syntax, so that none is composed twice."""
+"""Knows the tasks of a dataset by chain of operators and by computation, so that none is composed twice."""
 
 from __future__ import annotations
 
@@ -24,13 +24,10 @@ class Novelty:
 
     def __init__(self) -> None:
         self._chains: set[tuple[str, ...]] = set()
-        self._texts: set[str] = set()
         self._index = Index()
 
     def add(self, operators: Sequence[str], source: str) -> None:
-        """Adds a task of the dataset."""
         self._chains.add(chain_of(operators))
-        self._texts.add(source)
         self._index.add(shingles(source, "a composed task"))
 
     def has_chain(self, operators: Sequence[str]) -> bool:
@@ -38,6 +35,6 @@ class Novelty:
         return chain_of(operators) in self._chains
 
     def has_alike(self, source: str) -> bool:
-        """Returns whether a task has nearly the same computation, or the same text."""
+        """Returns whether a task has nearly the same computation."""
         found = self._index.similarities(shingles(source, "a composed task"))
-        return source in self._texts or bool((found >= ALIKE).any())
+        return bool((found >= ALIKE).any())

@@ -36,7 +36,6 @@ class Rates(Record):
     launch_us: float = 5.0
 
     def predict_us(self, step: ChainStep) -> float:
-        """Returns the µs of one operator."""
         busy_us = max(step.moved / self.memory_tb_s, step.flops / self._tflops(step)) * 1e-6
         launches = 3 * int(step.names.get("T", 1)) if step.seed.family == "recurrent" else 1
         return busy_us + launches * self.launch_us
@@ -50,7 +49,6 @@ class Rates(Record):
         return self.vector_tflops
 
     def cost(self, steps: Sequence[ChainStep]) -> Cost:
-        """Returns the cost of a whole chain."""
         parts_us = tuple(self.predict_us(step) for step in steps)
         return Cost(
             flops=sum(step.flops for step in steps),

@@ -106,7 +106,6 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def digest_of(seeds: tuple[Seed, ...]) -> str:
-    """Returns the digest of the seeds."""
     return digest_text(*(seed.model_dump_json() for seed in seeds))
 
 

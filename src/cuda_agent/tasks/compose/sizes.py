@@ -35,8 +35,7 @@ _FEW_FACTORS = {1: 8.0, 3: 2.0}
 #: Further natural factors of a drawn size.
 _SIDESTEPS = (0.75, 1.25, 1.5, 1.75)
 #: The words of dimensions by their letters.
-_IMAGE: dict[str, str] = _TABLES["image"]
-_SIGNAL: dict[str, str] = _TABLES["signal"]
+_BESIDE: list[tuple[str, dict[str, str]]] = _TABLES["beside"]
 _BY_FAMILY: dict[str, dict[str, str]] = _TABLES["by_family"]
 _BY_OPERATOR: dict[str, dict[str, str]] = _TABLES["by_operator"]
 _BY_LETTER: dict[str, str] = _TABLES["by_letter"]
@@ -51,16 +50,9 @@ def word_for(seed: Seed, name: str) -> str:
     if own is not None:
         return own
     first = names_in(seed.ports[0].layout)
-    if "H" in first and "W" in first and name in _IMAGE:
-        return _IMAGE[name]
-    if "L" in first and "C" in first and name in _SIGNAL:
-        return _SIGNAL[name]
-    if name == "M" and "N" in first:
-        return "picks" if seed.family == "indexing" else "columns"
-    if name == "M" and "B" in first:
-        return "rows"
-    if name == "K" and "G" in first:
-        return "head_dim"
+    found = next((own[name] for letters, own in _BESIDE if name in own and set(letters) <= set(first)), None)
+    if found is not None:
+        return "picks" if found == "columns" and seed.family == "indexing" else found
     family = "transformers" if seed.library == "transformers" else seed.family
     return _BY_FAMILY.get(family, {}).get(name) or _BY_LETTER.get(name, name.lower())
 
@@ -80,13 +72,11 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
     for position, name in plan.unknowns():
         found[position, name] = name if name in plan.lead else word_for(plan.links[position].seed, name)
     named = names_in(plan.links[0].seed.ports[0].layout)
-    if named and plan.lead[-1:] == ("height",):
+    if named and plan.lead:
         # The last dimension is the width of an image, or the length of a signal, whatever the operator calls it.
-        found[0, named[-1]] = "width"
-    if named and plan.lead[-1:] == ("channels",):
-        found[0, named[-1]] = "length"
-    if named and "heads" in plan.lead:
-        found[0, named[-1]] = "head_dim"
+        before = "heads" if "heads" in plan.lead else plan.lead[-1]
+        last = {"heads": "head_dim", "height": "width", "channels": "length"}.get(before)
+        found |= {(0, named[-1]): last} if last else {}
     return found
 
 

@@ -124,12 +124,8 @@ def quoted(text: str) -> str:
 
 
 def texts_of(named: NamedStep) -> dict[str, str]:
-    return named.texts | literals_of(named)
-
-
-def literals_of(named: NamedStep) -> dict[str, str]:
-    """Returns the literals of the dimensions and parameters without a name."""
-    return {item: literal(value) for item, value in named.step.names.items() if item not in named.texts}
+    """Returns the texts of all dimensions and parameters: those without a name are literals."""
+    return {item: literal(value) for item, value in named.step.names.items()} | named.texts
 
 
 def stands_alone(seed: Seed, port: str) -> bool:

@@ -21,10 +21,6 @@ class Binding:
     names: Mapping[str, Any]
     leading: tuple[int, ...]
 
-    def holds(self) -> bool:
-        """Returns whether all of the seed's conditions hold."""
-        return all(evaluate(condition, self.names) for condition in self.seed.where)
-
     def layer(self, scope: dict[str, Any]) -> Any:
         """Returns a new layer, or None for a function. Raises UsageError, and what the library raises."""
         written = {name: repr(value) for name, value in self.names.items()}
@@ -94,9 +90,8 @@ def bindings(seed: Seed, small: Mapping[str, int], leading: tuple[int, ...]) -> 
         names: dict[str, Any] = dict(small)
         for parameter in seed.parameters:
             names[parameter.name] = evaluate(parameter.choices[picks.get(parameter.name, 0)], names)
-        binding = Binding(seed, names, leading)
-        if binding.holds():
+        if all(evaluate(condition, names) for condition in seed.where):
             found = True
-            yield binding
+            yield Binding(seed, names, leading)
     if not found:
         raise UsageError(f"{seed.name}: no choice meets its conditions at small sizes", "Correct its page")

@@ -26,7 +26,6 @@ _IMPORTS = (
     ("F.", "import torch.nn.functional as F"),
     ("torch.", "import torch"),
 )
-_DEFAULTS = {"flops": "outputs", "moved": "4 * (inputs + weights + outputs)"}
 _SHARED = ("ports", "parameters", "where", "flops", "moved")
 #: The small sizes at which a seed is tried on the CPU.
 SMALL = {"N": 2, "B": 2, "C": 8, "D": 16, "E": 16, "L": 16, "H": 16, "W": 16, "T": 8, "M": 8, "K": 16, "P": 12, "V": 32}
@@ -43,10 +42,6 @@ class Entry:
 
 def _port(name: str, told: Any) -> Port:
     return Port(name=name, layout=told) if isinstance(told, str) else Port(name=name, **told)
-
-
-def _choices(told: Any) -> tuple[str, ...]:
-    return tuple(str(item) for item in told) if isinstance(told, list) else (str(told),)
 
 
 def _imports(*texts: str | None) -> tuple[str, ...]:
@@ -69,7 +64,8 @@ def _needed(parameters: dict[str, Any], texts: tuple[str, ...]) -> tuple[Paramet
     wanted = " ".join(texts)
     for name, told in reversed(parameters.items()):
         if re.search(rf"\b{name}\b", wanted):
-            kept.append(Parameter(name=name, choices=_choices(told)))
+            choices = told if isinstance(told, list) else [told]
+            kept.append(Parameter(name=name, choices=tuple(map(str, choices))))
             wanted += " " + " ".join(kept[-1].choices)
     return tuple(reversed(kept))
 
@@ -107,8 +103,7 @@ def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], p
         constructor=constructor,
         call=call,
         where=tuple(found["where"] or ()),
-        flops=str(found["flops"] or _DEFAULTS["flops"]),
-        moved=str(found["moved"] or _DEFAULTS["moved"]),
+        **{name: str(found[name]) for name in ("flops", "moved") if found[name]},
         sizes={name: tuple(choices) for name, choices in sizes.items() if name in names},
         says=found["says"],
     )

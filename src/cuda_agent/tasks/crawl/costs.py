@@ -101,6 +101,7 @@ def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple
     tokens = [word for word in layout if re.fullmatch(r"[BTNHW]", word)]
     count = math.prod(small[word] for word in tokens) or 1
     weights, spread = max(one["weights"], 1), one["inputs"] + one["outputs"]
+    linear_flops, linear_moved = one["flops"], one["moved"]
     square_flops = square_moved = 0.0
     if "T" in tokens:
         double = small | {"T": 2 * small["T"]}
@@ -109,9 +110,7 @@ def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple
         square_flops = max(0.0, (two["flops"] - 2 * one["flops"]) / (2 * square))
         grown = (two["moved"] - weights) - 2 * (one["moved"] - weights)
         square_moved = max(0.0, grown / (2 * square))
-        linear_flops, linear_moved = one["flops"] - square * square_flops, one["moved"] - square * square_moved
-    else:
-        linear_flops, linear_moved = one["flops"], one["moved"]
+        linear_flops, linear_moved = linear_flops - square * square_flops, linear_moved - square * square_moved
     product = " * ".join(tokens) or "1"
     flops = [f"{_number(one['written'] / max(one['outputs'], 1))} * outputs"]
     moved = [f"weights + {_number(max(1.0, (linear_moved - one['weights']) / spread))} * (inputs + outputs)"]

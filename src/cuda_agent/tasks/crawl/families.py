@@ -30,7 +30,6 @@ class Listed:
 
     module: str
     name: str
-    family: str
 
     @property
     def full_name(self) -> str:
@@ -87,7 +86,7 @@ def _file(path: Path, family: str, known: dict[str, str]) -> Iterator[Listed | L
     module = f"transformers.models.{family}.{path.stem}"
     models: set[str] = set()
     for node in nodes:
-        item = Listed(module, node.name, family)
+        item = Listed(module, node.name)
         if isinstance(node, ast.ClassDef):
             bases = " ".join(ast.unparse(base) for base in node.bases)
             if any(word in bases for word in _MODELS) or any(word in models for word in bases.split()):

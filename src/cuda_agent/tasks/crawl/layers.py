@@ -12,7 +12,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -24,8 +24,8 @@ from cuda_agent.core.assets import inverted, tables
 from cuda_agent.tasks.crawl.arguments import Argument, arguments_of, constructor_values
 from cuda_agent.tasks.crawl.binding import bindings
 from cuda_agent.tasks.crawl.costs import measure, measured
-from cuda_agent.tasks.crawl.serving import serving
-from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of
+from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of, serving
+from cuda_agent.tasks.expressions import names_in, placeholders
 from cuda_agent.tasks.records import Parameter, Port, Seed
 
 _IMPLEMENTATIONS = {"attn_implementation": "'eager'", "experts_implementation": "'batched_mm'"}
@@ -46,8 +46,7 @@ class Maker:
 
     template: str
     imports: tuple[str, ...]
-    used: frozenset[str]
-    config: Any = field(default=None, compare=False)
+    config: Any = None
 
 
 def _config_classes(module: Any, annotated: Any) -> list[Any]:
@@ -116,7 +115,7 @@ def _config_makers(cls: Any, module: Any, config_class: Any, slot: str, others: 
         written = ", ".join(f"{name}={value}" for name, value in (settings | fixed).items())
         made = f"{config_class.__name__}({written})"
         template = f"{cls.__name__}({f'{slot}={made}' if slot else made}{rest})"
-        yield Maker(template, imports, frozenset(re.findall(r"\{(\w+)\}", template)), config)
+        yield Maker(template, imports, config)
 
 
 def _makers(cls: Any, module: Any) -> Iterator[Maker]:
@@ -129,7 +128,7 @@ def _makers(cls: Any, module: Any) -> Iterator[Maker]:
     if config is None:
         template = f"{cls.__name__}({', '.join(others.values())})"
         imports = (f"from {module.__name__} import {cls.__name__}",)
-        yield Maker(template, imports, frozenset(re.findall(r"\{(\w+)\}", template)))
+        yield Maker(template, imports)
         return
     failures = []
     for config_class in _config_classes(module, config.annotation):
@@ -152,7 +151,7 @@ def _line(error: BaseException) -> str:
 def _hidden(item: Any, maker: Maker) -> str:
     """Returns the width in layouts: D where it is variable, else the configuration's. A rotary embedding reads only the
     dtype of its tensor."""
-    if "D" in maker.used or maker.config is None:
+    if "D" in placeholders(maker.template) or maker.config is None:
         return "D"
     if re.search(r"Rotary|Rope|RoPE", item.__name__):
         return "64"
@@ -162,10 +161,8 @@ def _hidden(item: Any, maker: Maker) -> str:
 
 def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argument, ...], call: str) -> Seed:
     ports = tuple(Port(**port) for argument in chosen for port in argument.ports)
-    used = set(re.findall(r"\{(\w+)\}", (maker.template if maker else "")))
-    used |= set(
-        re.findall(r"[A-Za-z_]\w*", " ".join([port.layout for port in ports] + [port.high or "" for port in ports]))
-    )
+    used = set(placeholders(maker.template) if maker else ())
+    used.update(name for port in ports for name in names_in(f"{port.layout} {port.high or ''}"))
     parameters = tuple(Parameter(name=name, choices=choices) for name, choices in _CHOICES.items() if name in used)
     text = " ".join([*used, *(choice for parameter in parameters for choice in parameter.choices)])
     natural = _SIZES | (_TABLES["sizes_of_experts"] if maker and "batched_mm" in maker.template else {})

@@ -18,8 +18,7 @@ from torch import nn
 
 from cuda_agent.core.assets import tables
 from cuda_agent.tasks.crawl.catalogue import SMALL, SMALL_LEADING
-from cuda_agent.tasks.crawl.serving import serving
-from cuda_agent.tasks.crawl.trial import Unfit, attempt, tensors
+from cuda_agent.tasks.crawl.trial import Unfit, attempt, serving, tensors
 from cuda_agent.tasks.records import Port, Seed, Values
 
 _SPACES = ("torch.nn", "torch.nn.functional", "torch", "torch.Tensor", "torch.special", "torch.linalg", "torch.fft")

@@ -1,12 +1,16 @@
-"""Tries a seed inside a sandbox.
+"""Tries a seed inside a sandbox, and answers the jobs of a crawl there, in a fork of `zygote`.
 
-It is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
+A seed is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
 other inputs and on meta tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cuda_agent.tasks.crawl.binding import Binding, bindings, unbound
-from cuda_agent.tasks.crawl.serving import serving
+from cuda_agent.tasks.crawl.trials import CrawlJob, CrawlOutcome
 from cuda_agent.tasks.records import Seed
+from cuda_agent.workers.inside.main import Context
+from cuda_agent.workers.requests import Operations
 
 
 class Unfit(Exception):
@@ -124,7 +130,7 @@ def _meta(binding: Binding, scope: dict[str, Any], seen: _Seen) -> Any:
 
 def _judge_training(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> None:
     """Raises Unfit for layers that are random in training and the identity otherwise."""
-    if layer is None or not isinstance(layer, torch.nn.Module):
+    if not isinstance(layer, torch.nn.Module):
         return
     quiet = _run(binding, scope, layer, inputs, 1)
     if not _same(quiet, next(iter(inputs.values()))):
@@ -185,6 +191,17 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - the boundary to the library under trial
         first = str(error).strip().splitlines()
         return {"reason": f"fails: {type(error).__name__}: {first[0] if first else ''}"[:300]}
+
+
+def serving(outcome: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Context], Operations]:
+    """Returns the `create` of a module whose function `outcome` answers the jobs."""
+
+    def create(_context: Context) -> Operations:
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        return {CrawlJob: lambda request: CrawlOutcome(outcome=json.dumps(outcome(json.loads(request.job))))}
+
+    return create
 
 
 create = serving(outcome)

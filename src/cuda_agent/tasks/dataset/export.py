@@ -19,8 +19,7 @@ from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
 from cuda_agent.tasks.dataset.folder import graphs_of, read_stages
-from cuda_agent.tasks.dataset.importing import is_exported
-from cuda_agent.tasks.dataset.splits import SPLITS, split_of
+from cuda_agent.tasks.dataset.importing import SPLITS, is_exported, split_of
 from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.measurements import Measurements
@@ -107,7 +106,7 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
 def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
     measurement = chosen.measured.by_key[task.task.key]
     known = {**measurement.model_dump(), **(task.cost.model_dump() if task.cost else {}), "seed": seed}
-    known |= {"data_source": task.data_source, "code": task.task.source, "key": task.task.key, "name": task.task.name}
+    known |= {"data_source": task.task.origin, "code": task.task.source, "key": task.task.key, "name": task.task.name}
     known |= {"composer": task.composer, "number": task.number, "stack": chosen.measured.stack_name}
     known |= {"ops": json.dumps(task.ops), "graph_operators": json.dumps(measurement.graph_operators)}
     known["similarity"] = chosen.similarities[task.task.key].similarity

@@ -32,7 +32,6 @@ class Stages:
 
     @property
     def passed(self) -> list[DatasetTask]:
-        """The tasks that passed the filters."""
         return passing(self.candidates, self.measured)
 
     @property

@@ -1,4 +1,4 @@
-"""Reads the published dataset's format as candidates."""
+"""The published dataset's format: its splits, and reading it as candidates."""
 
 from __future__ import annotations
 
@@ -9,16 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.records import Task
-from cuda_agent.tasks.dataset.splits import SPLITS
 from cuda_agent.tasks.decontaminate.reading import read_table
 from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, write_lines
 
+#: Percent of the operator graphs.
+SPLITS = {"train": 90.0, "validation": 5.0, "test": 5.0}
 PUBLISHED = ("ops", "data_source", "code")
 _LONGEST = 60
 _COST = ("flops", "bytes", "predicted_us")
 _MEASURED = ("eager_us", "eager_low_us", "eager_high_us", "peak_memory_bytes", "graph_hash")
+
+
+def split_of(graph: str) -> str:
+    """Returns the split of all tasks with this hash of their operator graph, so that no graph is in two splits. It
+    doesn't depend on other tasks."""
+    place = int(digest_text("split", graph)[:12], 16) / 16**12 * 100
+    for name, percent in SPLITS.items():
+        if place < percent:
+            return name
+        place -= percent
+    return next(iter(SPLITS))
 
 
 def read_published(path: Path) -> list[DatasetTask]:

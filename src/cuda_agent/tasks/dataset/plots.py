@@ -29,12 +29,8 @@ class Bar:
     second: float | None = None
 
 
-@dataclass(frozen=True)
-class Tick:
-    """A place on an axis, in pixels."""
-
-    at: float
-    text: str
+#: The ticks of an axis: places in pixels, and their texts.
+Ticks = Sequence[tuple[float, str]]
 
 
 def write_plots(stats: Stats, out: Path) -> list[Path]:
@@ -88,7 +84,7 @@ def _times(stats: Stats) -> str:
 
 
 def _similarity(account: Decontamination) -> str:
-    ticks = [Tick(_x(place / 10), f"{place / 10:.1f}") for place in range(11)]
+    ticks = [(_x(place / 10), f"{place / 10:.1f}") for place in range(11)]
     caption = f"{account.tasks:,} tasks by similarity to the nearest of {account.references:,}; line: the bound"
     return _histogram("Similarity to evaluation tasks", caption, account.histogram, ticks, mark=_x(account.threshold))
 
@@ -101,12 +97,10 @@ def _roofline(stats: Stats) -> str:
     _, y_low, y_high = logarithmic([y for _, y, _ in wanted], 1)
 
     def x(value: float) -> float:
-        share = math.log10(max(value, x_low) / x_low) / math.log10(x_high / x_low)
-        return _x(min(1.0, share))
+        return _x(_share(value, x_low, x_high))
 
     def y(value: float) -> float:
-        share = math.log10(max(value, y_low) / y_low) / math.log10(y_high / y_low)
-        return height - _BOTTOM - min(1.0, share) * (height - _BOTTOM - _TOP)
+        return height - _BOTTOM - _share(value, y_low, y_high) * (height - _BOTTOM - _TOP)
 
     total = max(1, sum(stats.bound.values()))
     memory, compute = (100 * stats.bound.get(kind, 0) / total for kind in ("memory", "compute"))
@@ -117,7 +111,7 @@ def _roofline(stats: Stats) -> str:
         caption=f"{memory:.0f} % bound by memory, {compute:.0f} % by compute; line: the ridge of {stats.rates.name}",
         points=[(round(x(a), 1), round(y(b), 1), kind) for a, b, kind in wanted],
         x_ticks=_decades(x_low, x_high),
-        y_ticks=[Tick(y(10.0**e), _power(10.0**e)) for e in _exponents(y_low, y_high)],
+        y_ticks=[(y(power), _said(power)) for power in _powers(y_low, y_high)],
         x_title="operations for each byte",
         y_title="eager ms",
         mark=x(ridge_of(stats.rates)) if x_low <= ridge_of(stats.rates) <= x_high else None,
@@ -132,17 +126,21 @@ def _x(share: float) -> float:
     return _LEFT + share * (WIDTH - _LEFT - _RIGHT)
 
 
-def _exponents(low: float, high: float) -> range:
-    return range(round(math.log10(low)), round(math.log10(high)) + 1)
+def _share(value: float, low: float, high: float) -> float:
+    """Returns the place of a value on a logarithmic axis, from 0 to 1."""
+    return min(1.0, math.log10(max(value, low) / low) / math.log10(high / low))
 
 
-def _decades(low: float, high: float) -> list[Tick]:
-    exponents = _exponents(low, high)
-    width = max(1, len(exponents) - 1)
-    return [Tick(_x((e - exponents[0]) / width), _power(10.0**e)) for e in exponents]
+def _powers(low: float, high: float) -> list[float]:
+    """Returns the powers of ten on an axis between two of them."""
+    return [10.0**exponent for exponent in range(round(math.log10(low)), round(math.log10(high)) + 1)]
 
 
-def _power(value: float) -> str:
+def _decades(low: float, high: float) -> Ticks:
+    return [(_x(_share(power, low, high)), _said(power)) for power in _powers(low, high)]
+
+
+def _said(value: float) -> str:
     return f"{value:,.0f}" if 1 <= value < 1e5 else f"{value:g}"
 
 
@@ -163,9 +161,7 @@ def _bars(title: str, caption: str, bars: Sequence[Bar]) -> str:
     )
 
 
-def _histogram(
-    title: str, caption: str, counts: Sequence[int], ticks: Sequence[Tick], mark: float | None = None
-) -> str:
+def _histogram(title: str, caption: str, counts: Sequence[int], ticks: Ticks, mark: float | None = None) -> str:
     height = 330
     floor = height - _BOTTOM
     most = max(counts, default=0) or 1
@@ -185,7 +181,7 @@ def _histogram(
         column=round(step - 1, 1),
         columns=columns,
         x_ticks=ticks,
-        y_ticks=[Tick(floor - s / most * (floor - _TOP), f"{s:,}") for s in steps],
+        y_ticks=[(floor - s / most * (floor - _TOP), f"{s:,}") for s in steps],
         mark=mark,
     )
 

@@ -17,11 +17,10 @@ from cuda_agent.tasks.compose.rates import Rates, rates_for
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.dataset.export import Share, shares
 from cuda_agent.tasks.dataset.folder import read_stages
-from cuda_agent.tasks.dataset.importing import is_exported, read_exported
-from cuda_agent.tasks.dataset.splits import split_of
+from cuda_agent.tasks.dataset.importing import is_exported, read_exported, split_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel, funnel
-from cuda_agent.tasks.records import DatasetTask, Measurement
+from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
@@ -109,7 +108,7 @@ def read_stats(folder: Path, stack: str | None = None, count: int | None = None)
 def _counted(candidates: int, tasks: Sequence[DatasetTask], by_key: Mapping[str, Measurement], rates: Rates) -> Stats:
     found = [by_key[task.task.key] for task in tasks if task.task.key in by_key]
     graphs = [one.graph_hash for one in found if one.graph_hash is not None]
-    points = [_point(task, by_key.get(task.task.key)) for task in tasks if task.cost is not None]
+    points = [_point(task.cost, by_key.get(task.task.key)) for task in tasks if task.cost is not None]
     ratios = [p.eager_us / p.predicted_us for p in points if p.eager_us is not None and p.predicted_us > 0]
     return Stats(
         candidates=candidates,
@@ -151,9 +150,8 @@ def logarithmic(values: Sequence[float], bins: int) -> tuple[list[int], float, f
     return counts.tolist(), 10.0**low, 10.0**high
 
 
-def _point(task: DatasetTask, measurement: Measurement | None) -> Point:
-    assert task.cost is not None
-    predicted = task.cost.model_dump(include={"flops", "bytes", "predicted_us"})
+def _point(cost: Cost, measurement: Measurement | None) -> Point:
+    predicted = cost.model_dump(include={"flops", "bytes", "predicted_us"})
     return Point(**predicted, eager_us=measurement.eager_us if measurement is not None else None)
 
 

@@ -55,7 +55,6 @@ class Calls(ABC):
         return Tensor(self.computation.add(LEAF, (), exact or self._site()))
 
     def _site(self) -> str:
-        """Returns a new unique name."""
         self._sites += 1
         return f"site {self._sites}"
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent.core.assets import inverted, tables
-from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind, reached
+from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind, base_name, reached
 from cuda_agent.core.hashing import digest_text
 
 #: The version changes when hashes can't be compared with those of an older version.
@@ -99,7 +99,7 @@ def _passed_through(node: Node) -> str | None:
     first = node.args[0] if node.args else None
     if not isinstance(first, Ref):
         return None
-    name = node.op.split(".")[1] if "." in node.op else node.op
+    name = base_name(node.op)
     if name in _VIEWS:
         return first.ref
     to = node.kwargs.get("dtype")
@@ -157,8 +157,7 @@ def _exact(argument: Any, keys: Mapping[str, str]) -> Any:
 
 def _base(op: str) -> str:
     """Returns the operator's name without its overload: `aten.mm.default` -> `matmul`."""
-    parts = op.split(".")
-    name = (parts[1] if len(parts) > 1 else op).rstrip("_")
+    name = base_name(op).rstrip("_")
     return _SAME.get(name, name)
 
 

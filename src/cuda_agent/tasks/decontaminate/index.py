@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, flat
+from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles
 
 Scores = NDArray[np.float64]
 
@@ -28,7 +28,8 @@ class Index:
         self._syntax.add(source.syntax)
 
     def similarities(self, source: Shingles) -> Scores:
-        """Returns the similarity to each of the index's sources, as computed by `shingles.alike`."""
+        """Returns the similarity to each of the index's sources, 0 to 1. It is that of the computations, or that of the
+        syntax where one of the two sources has no computation."""
         if not source.computation:
             return self._syntax.similarities(source.syntax)
         scores = self._computation.similarities(source.computation)
@@ -42,14 +43,20 @@ class _Postings:
         self.totals = array("d")
 
     def add(self, bag: Bag) -> None:
-        for item in flat(bag):
+        for item in _flat(bag):
             self._places[item].append(len(self.totals))
         self.totals.append(bag.total())
 
     def similarities(self, bag: Bag) -> Scores:
-        """Returns the Jaccard similarity of multisets with each bag; 0 where either is empty."""
-        lists = [self._places[item] for item in flat(bag) if item in self._places]
+        """Returns the similarity to each bag: the shared shingles over all, each as often as it occurs (Jaccard of
+        multisets); 0 where either is empty."""
+        lists = [self._places[item] for item in _flat(bag) if item in self._places]
         if not lists:
             return np.zeros(len(self.totals))
         shared = np.bincount(np.concatenate(lists), minlength=len(self.totals)).astype(np.float64)
         return shared / (np.array(self.totals) + bag.total() - shared)
+
+
+def _flat(bag: Bag) -> Iterator[tuple[int, int]]:
+    """Yields the bag as a set: a shingle that occurs twice is in it as (shingle, 0) and (shingle, 1)."""
+    return ((shingle, occurrence) for shingle, count in bag.items() for occurrence in range(count))

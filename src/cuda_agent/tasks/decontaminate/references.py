@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -72,17 +72,16 @@ def source_id(text: str) -> str:
     return digest_text("evaluation task", text)[:16]
 
 
-def load_references(given: Iterable[str], capture: Capture | None, say: Say) -> list[EvaluationTask]:
+def load_references(given: Sequence[str], capture: Capture | None, say: Say) -> list[EvaluationTask]:
     """Returns all evaluation tasks.
 
     `given` has paths, and names of datasets on Hugging Face. Without `capture`, only fingerprint files have graph
     hashes. Raises UsageError where nothing is given or a place has no task, StoreError where it can't be read.
     """
     references: list[EvaluationTask] = []
-    named = list(given)
-    if not named:
+    if not given:
         raise UsageError("No evaluation set is given", "Add --against PATH (a folder, a file, …)")
-    for text in named:
+    for text in given:
         path = Path(text)
         sealed = path.is_file() and is_fingerprints(path)
         found = read_fingerprints(path) if sealed else _prepared(_sources(text), capture, say)

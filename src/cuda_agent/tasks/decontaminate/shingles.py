@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cuda_agent.core.errors import TaskError
@@ -101,24 +101,3 @@ def _hash(*parts: str | int) -> int:
     """Returns a hash of 63 bits, which fits any file format."""
     digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-def similarity(first: Bag, second: Bag) -> float:
-    """Returns the shared shingles over all, each as often as it occurs (Jaccard of multisets); 0 where either is
-    empty."""
-    if not first or not second:
-        return 0.0
-    shared = sum((first & second).values())
-    return shared / (first.total() + second.total() - shared)
-
-
-def alike(first: Shingles, second: Shingles) -> float:
-    """Returns how similar two sources are, 0 to 1."""
-    if first.computation and second.computation:
-        return similarity(first.computation, second.computation)
-    return similarity(first.syntax, second.syntax)
-
-
-def flat(bag: Bag) -> Sequence[tuple[int, int]]:
-    """Returns the bag as a set: a shingle that occurs twice is in it as (shingle, 0) and (shingle, 1)."""
-    return [(shingle, occurrence) for shingle, count in bag.items() for occurrence in range(count)]

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.judge import error_floor, random_operators
 from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.pool.rule import Need
+from cuda_agent.tasks.captured import NotCaptured, read_graph
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
@@ -61,7 +61,8 @@ class TaskProcess:
         task, options = self._task.task, self._options
         request = requests.OpenTask(
             task=task,
-            seed=seed_of(task.key),
+            # The seed is the same in every process, on every machine.
+            seed=int(digest_text("filter", task.key)[:11], 16),
             device=options.device,
             memory_bytes=options.memory_mib * 2**20,
             device_bytes=self._limits.device_bytes,
@@ -146,7 +147,7 @@ def _checked(process: TaskProcess, key: str, options: FilterOptions, queue: Devi
     if random:
         raise Failure(TaskFinding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
     length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
-    floor = error_floor(options.precision, options.device, length, ran.products)
+    floor = error_floor(Precision.TF32, options.device, length, ran.products)
     with process.on_device(queue, "answers"):
         process.ask(requests.CheckAnswers(floor=floor))
     if isinstance(graph, Failure):
@@ -166,17 +167,12 @@ def _checked(process: TaskProcess, key: str, options: FilterOptions, queue: Devi
     )
 
 
-def seed_of(key: str) -> int:
-    """Returns a task's seed, which is the same in every process, on every machine."""
-    return int(digest_text("filter", key)[:11], 16)
-
-
 def _graph(process: TaskProcess) -> Graph | Failure:
     """Returns the graph, or why there is none. Raises Failure where the process ended."""
     try:
-        return Graph.from_json(process.ask(requests.GraphTask()).graph, where="the captured graph")
-    except (CudaAgentError, RecursionError) as error:
-        return Failure(TaskFinding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300]))
+        return read_graph(process.ask(requests.GraphTask()))
+    except NotCaptured as error:
+        return Failure(TaskFinding(rule=Rule.COMPILES, detail=str(error)))
     except Failure as failure:
         if failure.scarce or not process.alive:
             raise

@@ -62,7 +62,7 @@ def funnel(
         if measurement is not None and measurement.passed and later is not None:
             finding = later.get(key)
         state: Rule | str | None = "unknown" if measurement is None else finding.rule if finding is not None else None
-        findings.setdefault(task.data_source, []).append(state)
+        findings.setdefault(task.task.origin, []).append(state)
         if finding is not None and len(examples.setdefault(finding.rule, [])) < _EXAMPLES:
             examples[finding.rule].append(f"{task.task.name}: {finding.detail}")
     rules = [rule for rule in Rule if later is not None or rule not in (Rule.DUPLICATE, Rule.SIMILAR)]

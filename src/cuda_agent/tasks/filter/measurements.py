@@ -80,13 +80,6 @@ class Journal:
         found = read_lines(self.checks_path, Checked, optional=True)
         self.checked = {one.task_key: one for one in found}
 
-    def unknown_checks(self, folder: Path) -> list[Checked]:
-        """Returns the tasks that passed the checks in another folder, on this stack, and are unknown here. Raises
-        StoreError."""
-        path = folder / self.checks_path.name
-        found = read_lines(path, Checked, optional=True) if path != self.checks_path else []
-        return [one for one in found if one.task_key not in self.checked]
-
     def add(self, measurement: Measurement) -> None:
         append(self.path, [measurement])
         self.measured[measurement.task_key] = measurement
@@ -109,7 +102,8 @@ def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
             journal = Journal(folder, found.stack)
             new = [one for key, one in sorted(found.by_key.items()) if key not in journal.measured]
             append(journal.path, new)
-            append(journal.checks_path, journal.unknown_checks(found.path.parent))
+            checks = read_lines(found.path.parent / journal.checks_path.name, Checked, optional=True)
+            append(journal.checks_path, [one for one in checks if one.task_key not in journal.checked])
             added[journal.path.name] = added.get(journal.path.name, 0) + len(new)
     return added
 

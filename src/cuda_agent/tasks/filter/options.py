@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from cuda_agent.core.config import Configuration, DeviceSetting, Flag, SandboxSetting
-from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.enums import Device
 
 #: The processes that are prepared for timing at a time on a GPU, so that timing never waits for a process to start.
 _LANES = 6
@@ -51,11 +51,6 @@ class FilterOptions(FilterSettings):
     """The filter's options on a device."""
 
     device: DeviceSetting
-
-    @property
-    def precision(self) -> Precision:
-        """The precision at which the judge admits tasks by default."""
-        return Precision.TF32
 
     def worker_count(self) -> int:
         cores = len(os.sched_getaffinity(0))

@@ -139,15 +139,8 @@ class _Run:
         unchecked = [task for task in tasks if task.task.key not in self._journal.checked]
         if unchecked and not passes.over:
             self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
-            self._check(passes.check_all(unchecked))
+            self._take("check", passes.check_all(unchecked))
         self._time(passes, tasks)
-
-    def _ready(self, tasks: Sequence[DatasetTask]) -> list[tuple[DatasetTask, Checked]]:
-        """Returns the tasks that passed the checks and aren't timed."""
-        known, measured = self._journal.checked, self._journal.measured
-        return [
-            (task, known[task.task.key]) for task in tasks if task.task.key in known and task.task.key not in measured
-        ]
 
     def rest(self, passes: Passes) -> None:
         """Checks tasks alone that ran short of time or memory beside others, so that no result depends on other tasks.
@@ -155,14 +148,26 @@ class _Run:
         tasks, self._unfit = self._unfit, []
         if tasks and not passes.over:
             self._say(f"checking {len(tasks)} tasks again, one at a time: they ran short of time or memory")
-            self._check(passes.check_all(tasks, alone=True))
+            self._take("check", passes.check_all(tasks, alone=True))
             self._time(passes, tasks)
 
-    def _check(self, results: Iterable[Checked | Measurement | DatasetTask]) -> None:
+    def _time(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
+        """Times the tasks that passed the checks and aren't timed."""
+        known, measured = self._journal.checked, self._journal.measured
+        keyed = {task.task.key: task for task in tasks}
+        ready = [(task, known[key]) for key, task in keyed.items() if key in known and key not in measured]
+        if ready and not passes.over:
+            self._say(f"timing {len(ready)} tasks")
+            self._take("time", passes.time_all(ready))
+
+    def _take(self, step: str, results: Iterable[Checked | Measurement | DatasetTask | VoidTiming]) -> None:
+        """Takes results as they come, and counts the seconds of the pass."""
         begun = time.monotonic()
         for result in results:
             if isinstance(result, DatasetTask):
                 self._unfit.append(result)
+            elif isinstance(result, VoidTiming):
+                self.left[result.task.task.name] = result.reason
             elif isinstance(result, Checked):
                 self._journal.add_checked(result)
                 self._checks += 1
@@ -170,21 +175,7 @@ class _Run:
                 self._journal.add(result)
                 self._done += 1
             self._tell()
-        self.seconds["check"] += time.monotonic() - begun
-
-    def _time(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
-        begun, ready = time.monotonic(), self._ready(tasks)
-        if not ready or passes.over:
-            return
-        self._say(f"timing {len(ready)} tasks")
-        for timed in passes.time_all(ready):
-            if isinstance(timed, VoidTiming):
-                self.left[timed.task.task.name] = timed.reason
-            else:
-                self._journal.add(timed)
-                self._done += 1
-            self._tell()
-        self.seconds["time"] += time.monotonic() - begun
+        self.seconds[step] += time.monotonic() - begun
 
     def _tell(self) -> None:
         now = time.monotonic()

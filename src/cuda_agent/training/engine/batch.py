@@ -49,5 +49,4 @@ def whole_masks(episodes: Sequence[Episode]) -> Tensor:
 
 
 def rows_of(nested: Tensor) -> list[Tensor]:
-    """Returns the rows of a jagged tensor."""
     return [row.detach().float().cpu() for row in nested.unbind()]

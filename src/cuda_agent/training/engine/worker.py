@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cuda_agent.training.config import ModelOptions, PpoOptions, RftOptions, ValueOptions
@@ -126,7 +127,6 @@ def open_actor(model: ModelOptions, path: str, stage: PpoOptions | RftOptions, *
 
 def open_critic(model: ModelOptions, path: str, stage: PpoOptions | ValueOptions, *, seed: int) -> Critic:
     """Opens a critic. `path` is the folder of a critic, or of an actor, whose value head is then new."""
-    import torch
     from verl.workers.utils.losses import value_loss
 
     torch.manual_seed(seed)

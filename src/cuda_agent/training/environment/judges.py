@@ -8,7 +8,6 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cuda_agent.agent.trained.offers import Offer, offers
 from cuda_agent.core.config import JudgeOptions, TimingStop
@@ -21,12 +20,10 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import Case
+from cuda_agent.pool.pool import Pool
 from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
 from cuda_agent.training.environment.memo import Memo, stack_digest
 from cuda_agent.workspace.sandbox import resolve_level
-
-if TYPE_CHECKING:
-    from cuda_agent.pool.pool import Pool
 
 _UNTIMED = "verified, not timed"
 
@@ -86,8 +83,6 @@ class Judges:
 
     @property
     def pool(self) -> Pool:
-        from cuda_agent.pool.pool import Pool
-
         with self._lock:
             if self._pool is None:
                 make = self._make_pool or partial(Pool, gpus=self._gpus, sessions=self._sessions)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,14 +16,12 @@ from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.config import Configuration, JudgeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
+from cuda_agent.pool.pool import Pool
 from cuda_agent.tasks import store
 from cuda_agent.tasks.dataset.importing import exported, read_exported
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
-
-if TYPE_CHECKING:
-    from cuda_agent.pool.pool import Pool
 
 HELD_OUT = "held_out"
 #: splits that are never trained on -> whether checkpoints are evaluated on them.

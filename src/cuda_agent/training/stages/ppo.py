@@ -28,22 +28,15 @@ from cuda_agent.training.stages.stage import OpenDomain, StageResult, TrainingSt
 def play_ppo(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Plays and learns until all steps are done. Raises TrainingHalted and what the environment raises."""
     stage.check_not_halted()
-    known = _ended(stage, options)
-    if known is not None:
-        return known
+    policy, critic = stage.directory / "policy", stage.directory / "critic"
+    if read_position(stage.directory).next_step > options.steps and policy.exists() and critic.exists():
+        # The last step is done, as after a kill during the evaluation that follows it.
+        return StageResult(policy, critic, options.steps)
     with ExitStack() as stack:
         loop = _Loop(stage, options, single_turn, stack)
         for step in range(loop.first, options.steps + 1):
             loop.step(step)
         return loop.end()
-
-
-def _ended(stage: TrainingStage, options: PpoOptions) -> StageResult | None:
-    """Returns the result if the last step is done, as after a kill during the evaluation that follows it."""
-    policy, critic = stage.directory / "policy", stage.directory / "critic"
-    if read_position(stage.directory).next_step > options.steps and policy.exists() and critic.exists():
-        return StageResult(policy, critic, options.steps)
-    return None
 
 
 class _Loop:

@@ -128,7 +128,6 @@ class Training:
         )
 
     def _evaluate(self, stage: TrainingStage, policy: Path) -> dict[str, float]:
-        """Evaluates the saved policy on the held-out tasks."""
         directory = self.directory / "held-out" / stage.name
         directory.mkdir(parents=True, exist_ok=True)
         numbers = self.domain.evaluate(policy, directory)

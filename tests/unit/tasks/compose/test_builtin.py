@@ -95,7 +95,7 @@ def test_numbers_of_operators_follow_the_schedule(tasks: list[DatasetTask]) -> N
     schedule = OperatorSchedule()
     for task in tasks:
         assert len(task.ops) == schedule.kind(task.number) == len(task.task.operators)
-        assert task.data_source == f"torch#{len(task.ops)}"
+        assert task.task.origin == f"torch#{len(task.ops)}"
 
 
 def test_predicted_times_lie_in_the_window(tasks: list[DatasetTask]) -> None:
