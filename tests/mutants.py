@@ -3,6 +3,7 @@
     python tests/mutants.py 200              # 200 of all mutants, chosen by --seed
     python tests/mutants.py 20 --only softmax linear
 
+What passes is tried as the promotion gate does, too. "not gate" says that it is refused there.
 `tests/data/mutants` has a task and the body of an honest kernel for each name. A change that alters nothing (`>` for
 `>=` before a maximum) passes rightly; each of those must be looked at.
 """
@@ -171,6 +172,16 @@ def passed(evaluation: Evaluation) -> bool:
     return evaluation.verdict is Verdict.TIMING_VOID
 
 
+def passes_gate(session: JudgeSession, name: str, body: str) -> bool:
+    """Whether it passes the trials of the promotion gate, too."""
+    usual = session.options
+    session.options = usual.model_copy(update={"variants": "wide"})
+    try:
+        return passed(judge(session, name, body))
+    finally:
+        session.options = usual
+
+
 def run(chosen: list[Mutant]) -> tuple[Counter[str], list[Mutant]]:
     """Judges mutants, kernel by kernel. Returns how they ended, and those that passed."""
     ended: Counter[str] = Counter()
@@ -186,8 +197,10 @@ def run(chosen: list[Mutant]) -> tuple[Counter[str], list[Mutant]]:
             for mutant in [one for one in chosen if one.kernel == name]:
                 begin, found = time.monotonic(), judge(session, name, mutant.body)
                 ended[found.verdict.value] += 1
-                survivors += [mutant] if passed(found) else []
-                said = "PASSED" if passed(found) else found.verdict.value
+                said = found.verdict.value
+                if passed(found):
+                    survivors.append(mutant)
+                    said = "PASSED" if passes_gate(session, name, mutant.body) else "PASSED, not gate"
                 line = f"{said:16} {time.monotonic() - begin:5.1f} s  {name}: {mutant.mutation}: {mutant.after}\n"
                 sys.stdout.write(line)
                 sys.stdout.flush()

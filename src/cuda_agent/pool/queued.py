@@ -75,6 +75,7 @@ class CallSize(NamedTuple):
 
     @property
     def call(self) -> int:
+        """The bytes of an eager call."""
         return self.inputs + self.outputs + self.rest
 
     def need(self, kept: int | None, card_bytes: int) -> Need:

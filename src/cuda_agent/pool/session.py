@@ -36,6 +36,7 @@ class PooledSession:
             self.progress = before
 
     def admit(self) -> None:
+        """Loads and checks the task. Raises TaskError."""
         self._pool.ask(self.task, "admit")
 
     def graph(self) -> Graph:
