@@ -94,6 +94,12 @@ class AgentRun:
         self._stopped = threading.Event()
         self._shell: Shell | None = None
 
+    @property
+    def hidden_paths(self) -> tuple[Path, ...]:
+        """All paths that are hidden from the agent."""
+        key_file = self.key.file if self.key is not None else None
+        return (self.directory.path, *self.hidden, *((key_file,) if key_file is not None else ()))
+
     def stop(self) -> None:
         """Ends the run as an interrupt would, from another thread. A command in the shell ends with it."""
         self._stopped.set()
@@ -152,9 +158,7 @@ class AgentRun:
         seed = self.seeded()
         with ExitStack() as stack:
             workspace = self._workspace()
-            key_file = self.key.file if self.key is not None else None
-            hidden = (self.directory.path, *self.hidden, *((key_file,) if key_file is not None else ()))
-            admitted = bool(self._turns)
+            hidden, admitted = self.hidden_paths, bool(self._turns)
             session, socket = stack.enter_context(
                 self.judge(self.task, workspace, self.progress, hidden, admitted=admitted)
             )

@@ -221,18 +221,7 @@ def _ending(directory: Path, task: SuiteTask) -> BenchResult:
     """Returns the result in the trajectory, or the best candidate so far of a run that hasn't ended."""
     run = Trajectory.find(directory)
     if run is not None:
-        return BenchResult(
-            task=task,
-            outcome=run.outcome,
-            message=run.message,
-            evaluation=run.evaluation,
-            reward=run.reward,
-            turns=len(run.turns),
-            tokens=run.budget.tokens,
-            cost=run.budget.cost,
-            wall_s=run.budget.wall_s,
-            judge_s=run.budget.judge_s,
-        )
+        return BenchResult.of(task, run, turns=len(run.turns))
     best = BestRecord.find(directory)
     held = best.evaluation if best is not None else None
     return BenchResult(task=task, outcome="unfinished", message="the run hasn't ended", evaluation=held)
