@@ -13,8 +13,8 @@ from cuda_agent.agent import optimize as running
 from cuda_agent.agent.run import Unsaved
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.cli.parts import by_parts
-from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, say, show
-from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
+from cuda_agent.cli.support.output import CommandAnswer, DebugArg, JsonArg, ProgressView, say, show
+from cuda_agent.cli.support.settings import KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import (
@@ -84,7 +84,6 @@ def optimize(
 
 
 @with_settings(Limits, defaults=False)
-@answers
 def resume(
     options: Limits,
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of optimize.")],
