@@ -134,11 +134,6 @@ def _matrix_transposed(draft: Draft, node: Node | None) -> Ref | None:
     return None
 
 
-def _transposed(draft: Draft, at: Node, value: Ref) -> Ref:
-    inner = _matrix_transposed(draft, draft.node(value))
-    return inner if inner is not None else transpose(draft, at, value)
-
-
 def product_to_linear(draft: Draft, node: Node) -> str:
     """x·B = linear(x, Bᵀ) and addmm(c, x, B) = linear(x, Bᵀ, c) for a matrix B: exact. A c that isn't a vector is added
     afterwards."""
@@ -153,7 +148,7 @@ def product_to_linear(draft: Draft, node: Node) -> str:
         raise NoMatch
     x, right = tensors(x, right)
     refuse(not is_float(draft.meta(x).dtype) or len(draft.meta(right).shape) != 2 or len(draft.meta(x).shape) < 2)
-    weight = _transposed(draft, node, right)
+    weight = _matrix_transposed(draft, draft.node(right)) or transpose(draft, node, right)
     if isinstance(bias, Ref) and draft.meta(bias).shape != draft.meta(weight).shape[:1]:
         return binary(draft, node, "add", linear(draft, node, x, weight, None), bias).ref
     return linear(draft, node, x, weight, bias).ref
