@@ -21,7 +21,7 @@ from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.storage.journal import Checkpoint, RunJournal
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.store import ContentStore
-from cuda_agent.agent.storage.transcript import read_transcript
+from cuda_agent.agent.storage.transcript import passed_times, read_transcript
 from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import Limits, OptimizeOptions
@@ -279,10 +279,3 @@ class AgentRun:
             reward=reward(evaluation, self.options.judge.reward_baseline) if evaluation is not None else None,
             directory=str(self.directory.path),
         )
-
-
-def passed_times(turns: list[Turn]) -> tuple[float, ...]:
-    """Returns the microseconds of each judged profile that passed, in order."""
-    found = (result.data for turn in turns for result in turn.results if result.data.get("verdict") == "passed")
-    times = (data.get("latency_us") for data in found)
-    return tuple(float(time) for time in times if isinstance(time, int | float))

@@ -29,6 +29,7 @@ from cuda_agent.core.errors import (
     TaskError,
     UsageError,
 )  # fmt: skip
+from cuda_agent.core.naming import unused
 from cuda_agent.core.records import Trajectory
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.suite import RunRow, suite_view, summary
@@ -140,10 +141,7 @@ def _names(files: Sequence[Path]) -> list[str]:
     names: list[str] = []
     for path in files:
         name = path.stem if stems.count(path.stem) == 1 else f"{path.absolute().parent.name}-{path.stem}"
-        number = 1
-        while (unique := name if number == 1 else f"{name}-{number}") in names:
-            number += 1
-        names.append(unique)
+        names.append(unused(name, names.__contains__))
     return names
 
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta
+from cuda_agent.core.naming import unused
 from cuda_agent.playbook import ir, kernel
 from cuda_agent.playbook.algebra.draft import node_refs
 from cuda_agent.playbook.coords import Conflict
@@ -191,10 +192,7 @@ class PlanState(ABC):
 
     def fresh(self, stem: str) -> str:
         """Returns an unused name, for scratch or a step."""
-        name, serial = stem, 1
-        while name in self._names:
-            serial += 1
-            name = f"{stem}_{serial}"
+        name = unused(stem, self._names.__contains__, "_")
         self._names.add(name)
         return name
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from cuda_agent.agent.best import BestRecord
 from cuda_agent.agent.storage.store import ContentStore
-from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
+from cuda_agent.agent.storage.transcript import FILE_NAME, passed_times, read_transcript
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.plain import plain
@@ -67,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True)
 class TurnStep:
-    """One turn. `change` is the difference that it made to the candidate."""
+    """One turn. `change` is the difference that it made to the candidate, `latency_us` the time that passed."""
 
     turn: Turn
     message: str
@@ -188,19 +188,10 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> t
                 tuple(_call(call, result, blobs, kept) for call, result in zip(turn.calls, answered, strict=False)),
                 plain(_cut(turn.observation, kept)),
                 change,
-                _latency(turn),
+                next(iter(passed_times([turn])), None),
             )
         )
     return tuple(steps)
-
-
-def _latency(turn: Turn) -> float | None:
-    """Returns the time of a full profile that passed, in microseconds."""
-    for result in turn.results:
-        found = result.data.get("latency_us")
-        if result.data.get("verdict") == "passed" and isinstance(found, int | float):
-            return float(found)
-    return None
 
 
 def _kept(store: ContentStore, digest: str | None) -> Candidate | None:

@@ -21,6 +21,7 @@ from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.naming import unused
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
 from cuda_agent.core.settings import differing
 from cuda_agent.core.stack import read_stack
@@ -226,12 +227,7 @@ def now() -> str:
 
 def _fresh(parent: Path, task_name: str) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = parent / f"{task_name}-{stamp}"
-    number = 1
-    while path.exists():
-        number += 1
-        path = parent / f"{task_name}-{stamp}-{number}"
-    return path
+    return parent / unused(f"{task_name}-{stamp}", lambda name: (parent / name).exists())
 
 
 def current_commit() -> str | None:
