@@ -88,8 +88,11 @@ def _bench(path: Path, audits: Audits) -> Recorded:
     rows = []
     for task in (*manifest.tasks, *strays):
         found = results.get(task.id)
-        listed = task if found is None else _task(task, found.task)
-        rows.append(ReportRow(listed, found, _inside(path, found), source=sources.get(task.key, "")))
+        if found is not None:
+            # Only the result holds the work that was counted while the task ran.
+            counted = {"roofline": found.task.roofline or task.roofline, "work": found.task.work or task.work}
+            task = task.model_copy(update=counted)
+        rows.append(ReportRow(task, found, _inside(path, found), source=sources.get(task.key, "")))
     waiting = sum(row.result is None for row in rows)
     if waiting:
         notes.append(
@@ -109,11 +112,6 @@ def _bench(path: Path, audits: Audits) -> Recorded:
         series=read_series(path),
         notes=tuple(notes),
     )
-
-
-def _task(listed: SuiteTask, ran: SuiteTask) -> SuiteTask:
-    """Adds the work that was counted while the task ran, which only the result holds."""
-    return listed.model_copy(update={"roofline": ran.roofline or listed.roofline, "work": ran.work or listed.work})
 
 
 def _sources(path: Path) -> dict[str, str]:

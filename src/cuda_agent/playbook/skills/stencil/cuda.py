@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, common_width
+from cuda_agent.playbook.codegen import Printer, common_width, is_aligned
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
@@ -42,15 +42,15 @@ def _stage_width(stencil: Stencil) -> tuple[int, int]:
     width = min(8, 16 // min(ir.ITEM_BYTES[e.dtype] for e in loads))
     while width > 1:
         shift = loads[0].coord.const % width
-        if all(_is_aligned(e.coord, stencil.last, width, shift) and _is_uniform(e, along, width, shift) for e in loads):
+        if all(
+            not e.coord.dynamic
+            and is_aligned(width, e.coord.plus(Coord(const=-shift)), stencil.last)
+            and _is_uniform(e, along, width, shift)
+            for e in loads
+        ):
             return width, shift
         width //= 2
     return 1, 0
-
-
-def _is_aligned(coord: Coord, last: int, width: int, shift: int) -> bool:
-    others = all(coef % width == 0 for (k, _), coef in coord.terms if k != last)
-    return others and not coord.dynamic and coord.const % width == shift
 
 
 def _is_uniform(expr: Expr, along: tuple[int, int], width: int, shift: int) -> bool:
@@ -214,7 +214,6 @@ class _Cuda:
         return {"result_loads": [*before, *declarations], "result_body": body, "result_stores": stores}
 
     def values(self) -> dict[str, object]:
-        """Returns the values of the template."""
         sizes = {"stage_width": self.width, "store_width": self.store_width, "multiple": self.multiple}
         texts = {**self.staging(), **self.windows(), **self.epilogue(), **self.tables()}
         return {**texts, **sizes, "shift": self.shift, "configs": self.configs}
