@@ -29,7 +29,7 @@ from cuda_agent.core.errors import (
     TaskError,
     UsageError,
 )  # fmt: skip
-from cuda_agent.core.naming import unused
+from cuda_agent.core.files import unused
 from cuda_agent.core.records import Trajectory
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.suite import RunRow, suite_view, summary

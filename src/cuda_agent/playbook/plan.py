@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.files import unused
 from cuda_agent.core.graph import Graph, Node, TensorMeta
-from cuda_agent.core.naming import unused
 from cuda_agent.playbook import ir, kernel
 from cuda_agent.playbook.algebra.draft import node_refs
 from cuda_agent.playbook.coords import Conflict

@@ -20,8 +20,7 @@ from typing import Any
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.files import write_durably
-from cuda_agent.core.naming import unused
+from cuda_agent.core.files import unused, write_durably
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
 from cuda_agent.core.settings import differing
 from cuda_agent.core.stack import read_stack

@@ -15,7 +15,7 @@ import torch
 
 from cuda_agent.core.errors import CudaAgentError, TaskError
 from cuda_agent.core.extraction import LeftOutPart
-from cuda_agent.core.naming import unused
+from cuda_agent.core.files import unused
 from cuda_agent.release.extract.calls import draw
 from cuda_agent.release.extract.choose import PartGroup, TaskChoice, choose
 from cuda_agent.release.extract.closure import Inexpressible, own_modules
