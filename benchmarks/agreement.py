@@ -31,6 +31,7 @@ from common import arguments, chosen_device, read_tasks, run, save, table
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.records import Candidate
 from cuda_agent.judge.build.extension import build_extension
 from cuda_agent.playbook.proposal import Proposal, proposals
 from cuda_agent.workers.inside.graph.capture import capture
@@ -71,7 +72,7 @@ def wrong(mine: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> str |
 
 def loaded(proposal: Proposal, device: Device) -> types.SimpleNamespace:
     """Builds the extension and returns the candidate's module. Raises RuntimeError where it doesn't compile."""
-    built = build_extension(proposal.candidate, JudgeOptions(device=device))
+    built = build_extension(Candidate(files=dict(proposal.files)), JudgeOptions(device=device))
     if built.library is None:
         raise RuntimeError(built.report.log[-400:])
     spec = importlib.util.spec_from_file_location("cuda_extension", built.library)

@@ -7,6 +7,7 @@ import torch
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.records import Candidate
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.playbook.proposal import propose
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.integration]
 @pytest.mark.alone
 def test_own_kernels_carry_an_honest_candidate() -> None:
     with JudgeSession(TASK, JudgeOptions(device=Device.CUDA)) as session:
-        candidate = propose(session.graph(), Device.CUDA, session.options.precision).candidate
+        proposal = propose(session.graph(), Device.CUDA, session.options.precision)
+        candidate = Candidate(files=dict(proposal.files))
         for evaluation in (session.verify(candidate), session.evaluate(candidate)):
             assert evaluation.violations == ()
             assert evaluation.kernels is not None

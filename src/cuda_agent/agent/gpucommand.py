@@ -147,7 +147,12 @@ def gpu_commands(
     if device is not Device.CUDA:
         yield None
         return
-    server = GpuCommands(spec, workspace, folder, logs, _locking(device))
+    from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
+
+    server = GpuCommands(
+        spec, workspace, folder, logs,
+        lambda waiting, given_up: gpu_lock(gpu_uuid(device) or "cpu", waiting=waiting, given_up=given_up),
+    )  # fmt: skip
     try:
         yield server
     finally:
@@ -157,9 +162,3 @@ def gpu_commands(
 def environment(folder: Path, path: str) -> dict[str, str]:
     """Returns the variables by which a shell finds the command, and the command its server."""
     return {"PATH": f"{folder / 'bin'}:{path}", gpuclient.VARIABLE: str(folder / "gpu.sock")}
-
-
-def _locking(device: Device) -> Lock:
-    from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
-
-    return lambda waiting, given_up: gpu_lock(gpu_uuid(device) or "cpu", waiting=waiting, given_up=given_up)

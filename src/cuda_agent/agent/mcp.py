@@ -36,9 +36,12 @@ def serve(workspace: Workspace) -> None:
 
     Raises DeviceError without the SDK, StoreError while another process holds the workspace, and what a shell raises.
     """
-    require_sdk()
+    try:
+        from mcp.server.stdio import stdio_server
+    except ImportError:
+        cause = "The Model Context Protocol's SDK isn't installed"
+        raise DeviceError(cause, "pip install 'cuda-agent[mcp]'") from None
     import anyio
-    from mcp.server.stdio import stdio_server
 
     async def run(server: Server[Any]) -> None:
         async with stdio_server() as (reading, writing):
@@ -46,15 +49,6 @@ def serve(workspace: Workspace) -> None:
 
     with workspace.lock(), opened(workspace) as tools:
         anyio.run(run, tools.server())
-
-
-def require_sdk() -> None:
-    """Raises DeviceError where the protocol's SDK isn't installed."""
-    try:
-        import mcp.server.lowlevel  # noqa: F401
-    except ImportError:
-        cause = "The Model Context Protocol's SDK isn't installed"
-        raise DeviceError(cause, "pip install 'cuda-agent[mcp]'") from None
 
 
 @contextmanager

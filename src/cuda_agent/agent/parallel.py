@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.best import Best
-from cuda_agent.agent.context import Progress
 from cuda_agent.agent.loop import RunOutcome
 from cuda_agent.agent.run import AgentRun, Unsaved
 from cuda_agent.agent.storage.rundir import RunDirectory
@@ -41,17 +40,12 @@ class _Agent:
         self.thread: threading.Thread | None = None
         if self.result is not None:
             return
-        if directory.was_begun:
-            manifest = directory.write_resumption(directory.read_start()[2], options)[0]
-        else:
-            directory = RunDirectory.create(directory.path, whole.task.name)
-            manifest = directory.write_start(whole.task, options, whole.manifest.command)
         self.run = replace(
             whole,
             options=options,
             directory=directory,
-            manifest=manifest,
-            progress=_numbered(whole.progress, number),
+            manifest=directory.begin(whole.task, options, whole.manifest.command),
+            progress=lambda phase, text: whole.progress(phase, f"[{number}] {text}"),
             judge=judges,
             agent=number,
             hidden=(whole.directory.path,),
@@ -79,9 +73,7 @@ def play(whole: AgentRun) -> Trajectory:
 
     judge = whole.options.judge
     whole = replace(whole, seed=whole.seeded())
-    key_file = whole.key.file if whole.key is not None else None
-    hidden = (whole.directory.path, *((key_file,) if key_file is not None else ()))
-    with Pool(judge, hidden=hidden) as pool:
+    with Pool(judge, hidden=whole.hidden_paths) as pool:
         agents = [_Agent(whole, number, PooledJudges(pool)) for number in range(1, whole.options.parallel + 1)]
         interrupted = False
         try:
@@ -174,7 +166,3 @@ def _together(budgets: Sequence[Budget]) -> Budget:
         wall_limit_s=budgets[0].wall_limit_s,
         **{name: total(name) for name in _SUMMED},
     )
-
-
-def _numbered(progress: Progress, number: int) -> Progress:
-    return lambda phase, text: progress(phase, f"[{number}] {text}")

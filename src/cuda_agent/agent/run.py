@@ -21,7 +21,7 @@ from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.storage.journal import Checkpoint, RunJournal
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.store import ContentStore
-from cuda_agent.agent.storage.transcript import read_transcript
+from cuda_agent.agent.storage.transcript import passed_times, read_transcript
 from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import Limits, OptimizeOptions
@@ -94,6 +94,12 @@ class AgentRun:
         self._stopped = threading.Event()
         self._shell: Shell | None = None
 
+    @property
+    def hidden_paths(self) -> tuple[Path, ...]:
+        """All paths that are hidden from the agent."""
+        key_file = self.key.file if self.key is not None else None
+        return (self.directory.path, *self.hidden, *((key_file,) if key_file is not None else ()))
+
     def stop(self) -> None:
         """Ends the run as an interrupt would, from another thread. A command in the shell ends with it."""
         self._stopped.set()
@@ -152,9 +158,7 @@ class AgentRun:
         seed = self.seeded()
         with ExitStack() as stack:
             workspace = self._workspace()
-            key_file = self.key.file if self.key is not None else None
-            hidden = (self.directory.path, *self.hidden, *((key_file,) if key_file is not None else ()))
-            admitted = bool(self._turns)
+            hidden, admitted = self.hidden_paths, bool(self._turns)
             session, socket = stack.enter_context(
                 self.judge(self.task, workspace, self.progress, hidden, admitted=admitted)
             )
@@ -275,10 +279,3 @@ class AgentRun:
             reward=reward(evaluation, self.options.judge.reward_baseline) if evaluation is not None else None,
             directory=str(self.directory.path),
         )
-
-
-def passed_times(turns: list[Turn]) -> tuple[float, ...]:
-    """Returns the microseconds of each judged profile that passed, in order."""
-    found = (result.data for turn in turns for result in turn.results if result.data.get("verdict") == "passed")
-    times = (data.get("latency_us") for data in found)
-    return tuple(float(time) for time in times if isinstance(time, int | float))

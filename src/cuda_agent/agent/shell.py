@@ -129,11 +129,6 @@ class Shell:
         return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
 
-def _foreign_sockets(ours: tuple[Path, ...]) -> list[Path]:
-    """Returns sockets of the machine's services outside the folders that are hidden anyway."""
-    return sorted(listening_sockets(outside=(*ours, Path("/tmp"), Path("/run"), Path("/var/run"))))
-
-
 @contextmanager
 def open_shell(
     workspace: Workspace,
@@ -151,13 +146,15 @@ def open_shell(
             folder.mkdir()
         root = workspace.directory
         judge, sockets = ({"CUDA_AGENT_SOCKET": str(socket)}, (socket.parent,)) if socket is not None else ({}, ())
+        # The machine's services have sockets outside the folders that are hidden anyway.
+        services = listening_sockets(outside=(gpu, *sockets, Path("/tmp"), Path("/run"), Path("/var/run")))
         spec = SandboxSpec(
             scratch=scratch,
             level=resolve_level(workspace.options.sandbox),
             writable=(root,),
             # Connecting to a socket needs no write access to its folder, and no command may replace the socket.
             readable=(*workspace.fixed_paths, root / PRIVATE, *sockets, gpu),
-            hidden=(*hidden, cache_dir(), *_foreign_sockets((gpu, *sockets))),
+            hidden=(*hidden, cache_dir(), *sorted(services)),
             environment={**environment(gpu, os.environ.get("PATH", os.defpath)), **judge},
             limits=LIMITS,
         )

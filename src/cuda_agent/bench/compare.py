@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cuda_agent.bench.directory import machine_differences, read_results, stack_differences
-from cuda_agent.bench.metrics import BASELINES, estimate, exponential, speedup, verdict_of
+from cuda_agent.bench.metrics import BASELINES, estimate, exponential, passed_profile, speedup, verdict_of
 from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Row, Side
 from cuda_agent.core.enums import Verdict
@@ -78,9 +78,8 @@ def _side(run: _Run, first: _Run) -> Side:
 
 
 def _timing(result: BenchResult | None) -> Timing | None:
-    evaluation = result.evaluation if result is not None else None
-    passed = evaluation is not None and evaluation.verdict is Verdict.PASSED
-    return evaluation.profile.candidate if passed and evaluation is not None and evaluation.profile else None
+    profile = passed_profile(result) if result is not None else None
+    return profile.candidate if profile is not None else None
 
 
 def _cell(run: _Run, first: _Run, key: str) -> Cell:

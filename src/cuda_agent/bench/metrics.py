@@ -54,7 +54,7 @@ def metrics_of(results: Sequence[BenchResult], *, tasks: int | None = None) -> M
 def speedup(result: BenchResult, baseline: str) -> Ratio | None:
     """Returns the speed-up over `eager`, `compile` or `matched` (the fastest at the candidate's precision), or None
     without a passed profile or a time of that baseline."""
-    profile = _passed_profile(result)
+    profile = passed_profile(result)
     return None if profile is None else profile.ratios.get(_name(profile, baseline))
 
 
@@ -66,14 +66,15 @@ def _signal(result: BenchResult) -> str:
 
 def _queued(result: BenchResult, baseline: str) -> float:
     """Returns the speed-up of calls in a full queue, or NaN where it is unknown."""
-    profile = _passed_profile(result)
+    profile = passed_profile(result)
     theirs = None if profile is None else profile.baselines.get(_name(profile, baseline))
     if profile is None or theirs is None or not theirs.queued_us or not profile.candidate.queued_us:
         return math.nan
     return theirs.queued_us / profile.candidate.queued_us
 
 
-def _passed_profile(result: BenchResult) -> ProfileReport | None:
+def passed_profile(result: BenchResult) -> ProfileReport | None:
+    """Returns the profile of a candidate that passed."""
     evaluation = result.evaluation
     return None if evaluation is None or evaluation.verdict is not Verdict.PASSED else evaluation.profile
 

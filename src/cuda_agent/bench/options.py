@@ -51,10 +51,6 @@ def default_jobs(device: Device) -> int:
     cores."""
     cores = len(os.sched_getaffinity(0))
     most = cores if device is Device.CUDA else cores // 8
-    return max(1, min(_MOST_JOBS, most, host_bytes() // _HOST[device]))
-
-
-def host_bytes() -> int:
-    """Returns nine tenths of this machine's available memory."""
     free = available_memory()
-    return 8 * _GIB if free is None else int(free * 0.9)
+    room = 8 * _GIB if free is None else int(free * 0.9)
+    return max(1, min(_MOST_JOBS, most, room // _HOST[device]))

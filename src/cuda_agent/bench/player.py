@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,7 +86,7 @@ class Player:
             # A run that was killed before its start has nothing of value.
             directory.discard()
             directory = RunDirectory.create(self.directory, task.name)
-        with _patient_lock(directory):
+        with directory.lock(patience_s=_LOCK_PATIENCE_S):
             left = Trajectory.find(directory.path)
             again = ("policy_error",) if self.again else ()
             if left is not None and left.outcome in _OVER and left.outcome not in again:
@@ -135,35 +133,6 @@ def bound(work: LeastWork, limits: Roofline | None, precision: Precision) -> Roo
 
 def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:
     """Returns the result of a finished run."""
-    budget = trajectory.budget
     answers = [result.data for turn in trajectory.turns for result in turn.results]
     broken = [data for data in answers if data.get("succeeded") is False or data.get("verdict") == "build_failed"]
-    return BenchResult(
-        task=entry,
-        outcome=trajectory.outcome,
-        message=trajectory.message,
-        evaluation=trajectory.evaluation,
-        reward=trajectory.reward,
-        turns=budget.turns_spent,
-        tokens=budget.tokens,
-        cost=budget.cost,
-        wall_s=budget.wall_s,
-        judge_s=budget.judge_s,
-        failed_builds=len(broken),
-    )
-
-
-@contextmanager
-def _patient_lock(directory: RunDirectory) -> Iterator[None]:
-    """Locks the run's directory. Raises StoreError where another process holds the lock for long."""
-    end = time.monotonic() + _LOCK_PATIENCE_S
-    with ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(directory.lock())
-                break
-            except StoreError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.2)
-        yield
+    return BenchResult.of(entry, trajectory, turns=trajectory.budget.turns_spent, failed_builds=len(broken))

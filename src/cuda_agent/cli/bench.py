@@ -14,9 +14,9 @@ from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.options import DEFAULTS, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
-from cuda_agent.cli.support.output import CommandAnswer, answers, say
-from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
-from cuda_agent.core.bench import BenchResult, Metrics
+from cuda_agent.cli.support.output import CommandAnswer, DebugArg, JsonArg, answers, say
+from cuda_agent.cli.support.settings import KeyFileArg, PricesArg, complete_run, with_settings
+from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from cuda_agent.core.plain import plain
 from cuda_agent.core.settings import Settings
@@ -80,7 +80,13 @@ def _play(bench: Bench, *, as_json: bool) -> int:
         metrics, code = bench.measure(), EXIT_INTERRUPTED
     results = bench.directory.results()
     tasks = [suite_view([RunRow(result.task.id, result) for result in results]), ""] if results else []
-    CommandAnswer(_document(bench, results, metrics), [*tasks, metrics_view(metrics)]).print(as_json=as_json)
+    document = {
+        "schema_version": 1,
+        "directory": str(bench.directory.path),
+        "results": list(map(_facts, results)),
+        "metrics": metrics.model_dump(mode="json"),
+    }
+    CommandAnswer(document, [*tasks, metrics_view(metrics)]).print(as_json=as_json)
     if code == EXIT_INTERRUPTED:
         say(f"stopped; go on with: cuda-agent bench --resume --out {bench.directory.path}")
     else:
@@ -94,15 +100,6 @@ def _tell(result: BenchResult, done: int, tasks: int) -> None:
     ratios = [f"{times(ratio.value)} {bounds(ratio.low, ratio.high)} over {name}" for name, ratio in known]
     said = ", ".join(ratios) or " ".join(row.note.split())[:160]
     say(plain(f"[{done}/{tasks}] {result.task.id}: {row.state}: {said} ({result.wall_s:.0f} s)"))
-
-
-def _document(bench: Bench, results: list[BenchResult], metrics: Metrics) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "directory": str(bench.directory.path),
-        "results": list(map(_facts, results)),
-        "metrics": metrics.model_dump(mode="json"),
-    }
 
 
 def _facts(result: BenchResult) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from cuda_agent.cli.parts import check_parts, put_together
-from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, emit, say, show
-from cuda_agent.cli.support.settings import DebugArg, JsonArg, with_settings
+from cuda_agent.cli.support.output import CommandAnswer, DebugArg, JsonArg, ProgressView, emit, say, show
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import EXIT_OK, UsageError
 from cuda_agent.report.tables.extraction import extraction_view
@@ -65,7 +65,6 @@ def extract(
 
 
 @with_settings(JudgeOptions, only=("device", "precision", "timing_budget_s", "sandbox"))
-@answers
 def apply(
     options: JudgeOptions,
     extracted: Annotated[Path, typer.Argument(metavar="EXTRACTED", help="The folder that extract wrote.")],

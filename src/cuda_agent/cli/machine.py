@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from cuda_agent.core.stack import read_stack
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import stack_line
-from cuda_agent.report.units import microseconds
+from cuda_agent.report.units import known, microseconds
 
 if TYPE_CHECKING:
     from cuda_agent.judge import Sample, Stability
@@ -36,7 +37,6 @@ COLUMNS = ("kernel", "runs", "µs", "spread", "ratio", "worst", "spread", "95 % 
 
 
 @with_settings(JudgeOptions, only=("device",), file=False)
-@answers
 def doctor(
     settings: Settings,
     timing: Annotated[
@@ -110,15 +110,11 @@ def _timing_table(found: Sequence[Stability]) -> Table:
     table = plain_table(*COLUMNS, left=("kernel",))
     for one in found:
         runs = f"{one.evaluations}" + (f" ({one.void} void)" if one.void else "")
-        time_us = "—" if one.latency_us is None else microseconds(one.latency_us)
-        ratio = "—" if one.median is None else f"{one.median:.4f}"
-        cells = [_percent(value) for value in (one.worst, one.spread, one.coverage, one.half_width)]
-        table.add_row(one.kernel, runs, time_us, _percent(one.latency_spread), ratio, *cells)
+        shares = (one.latency_spread, one.worst, one.spread, one.coverage, one.half_width)
+        spread, *others = (known(share, "{:.1%}".format) for share in shares)
+        time_us, ratio = known(one.latency_us, microseconds), known(one.median, "{:.4f}".format)
+        table.add_row(one.kernel, runs, time_us, spread, ratio, *others)
     return table
-
-
-def _percent(share: float | None) -> str:
-    return "—" if share is None else f"{share:.1%}"
 
 
 @answers
@@ -127,18 +123,11 @@ def lock(
 ) -> CommandAnswer:
     """Write the stack that times depend on to a file, for --locked, and print what changed in that file."""
     here = read_lock()
-    before = _before(out)
+    before = None
+    # A lock that can't be read is replaced too.
+    with contextlib.suppress(CudaAgentError):
+        before = StackLock.load(out)
     here.save(out)
     for difference in () if before is None else before.differences(here):
         say(str(difference))
     return CommandAnswer(here, said=[f"locked in {out}"])
-
-
-def _before(path: Path) -> StackLock | None:
-    """The lock that is about to be replaced; one that can't be read is replaced too."""
-    if not path.exists():
-        return None
-    try:
-        return StackLock.load(path)
-    except CudaAgentError:
-        return None

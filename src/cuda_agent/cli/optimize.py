@@ -13,8 +13,8 @@ from cuda_agent.agent import optimize as running
 from cuda_agent.agent.run import Unsaved
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.cli.parts import by_parts
-from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, say, show
-from cuda_agent.cli.support.settings import DebugArg, JsonArg, KeyFileArg, PricesArg, complete_run, with_settings
+from cuda_agent.cli.support.output import CommandAnswer, DebugArg, JsonArg, ProgressView, say, show
+from cuda_agent.cli.support.settings import KeyFileArg, PricesArg, complete_run, with_settings
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import (
@@ -29,6 +29,7 @@ from cuda_agent.core.errors import (
     TaskError,
     UsageError,
 )  # fmt: skip
+from cuda_agent.core.files import unused
 from cuda_agent.core.records import Trajectory
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.suite import RunRow, suite_view, summary
@@ -84,7 +85,6 @@ def optimize(
 
 
 @with_settings(Limits, defaults=False)
-@answers
 def resume(
     options: Limits,
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of optimize.")],
@@ -141,10 +141,7 @@ def _names(files: Sequence[Path]) -> list[str]:
     names: list[str] = []
     for path in files:
         name = path.stem if stems.count(path.stem) == 1 else f"{path.absolute().parent.name}-{path.stem}"
-        number = 1
-        while (unique := name if number == 1 else f"{name}-{number}") in names:
-            number += 1
-        names.append(unique)
+        names.append(unused(name, names.__contains__))
     return names
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cuda_agent.cli.support.output import CommandAnswer, answers, say
-from cuda_agent.cli.support.settings import DebugArg, SetArg, TrainingArg, command_group
+from cuda_agent.cli.support.output import CommandAnswer, DebugArg, answers, say
+from cuda_agent.cli.support.settings import SetArg, TrainingArg, command_group
 from cuda_agent.core.assets import filled
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device

@@ -60,7 +60,6 @@ def _parts(run: RunDirectory, turns: tuple[Turn, ...]) -> Iterator[RenderableTyp
 
 
 @with_settings(JudgeOptions, only=("timing_budget_s",), defaults=False, file=False)
-@answers
 def replay(settings: Settings, directory: RunArg) -> CommandAnswer:
     """Judge every candidate of a recorded run again, and print the times beside the recorded ones. No key is needed.
 

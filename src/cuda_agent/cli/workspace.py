@@ -10,8 +10,8 @@ from rich.text import Text
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers, show
-from cuda_agent.cli.support.settings import DebugArg, with_settings
+from cuda_agent.cli.support.output import CommandAnswer, DebugArg, ProgressView, show
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
@@ -39,7 +39,6 @@ def init(
 
 
 @with_settings(JudgeOptions, only=("timing_budget_s",), defaults=False)
-@answers
 def judge(
     settings: Settings,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A workspace, or a run directory that holds one.")],

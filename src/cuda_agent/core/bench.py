@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.record import Record, StoredRecord
-from cuda_agent.core.records import Evaluation, Resumption, Reward
+from cuda_agent.core.records import Evaluation, Resumption, Reward, Trajectory
 from cuda_agent.core.stack import Stack
 
 #: The bound of a task: the bytes and operations of its graph against the roofline.
@@ -66,6 +66,13 @@ class BenchResult(StoredRecord):
     """Candidates that didn't compile."""
     alone: bool = False
     """Whether no other task ran beside it."""
+
+    @classmethod
+    def of(cls, task: SuiteTask, run: Trajectory, *, turns: int, failed_builds: int = 0) -> BenchResult:
+        """Returns the result of a finished run."""
+        spent = run.budget.model_dump(include={"tokens", "cost", "wall_s", "judge_s"})
+        told = {"outcome": run.outcome, "message": run.message, "evaluation": run.evaluation, "reward": run.reward}
+        return cls(task=task, turns=turns, failed_builds=failed_builds, **told, **spent)
 
 
 class BenchManifest(StoredRecord):

@@ -1,13 +1,15 @@
-"""Writes files that survive a kill, because they are written completely or not at all, and finds the cache."""
+"""Writes files that survive a kill, because they are written completely or not at all, and finds the cache and unused
+names."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -99,3 +101,9 @@ def cache_dir(*parts: str) -> Path:
     except OSError as error:
         raise StoreError(f"Can't create the cache {path}: {error.strerror}", "Set CUDA_AGENT_CACHE") from None
     return path
+
+
+def unused(name: str, is_used: Callable[[str], bool], joint: str = "-") -> str:
+    """Returns the name, with a number from 2 on where it is used."""
+    numbered = (f"{name}{joint}{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain((name,), numbered) if not is_used(one))

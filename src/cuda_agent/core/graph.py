@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypeAliasType
@@ -128,6 +128,29 @@ class Node(Record):
     def argument(self, index: int, name: str, default: Arg = None) -> Arg:
         """Returns the argument, given by position or by keyword."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
+
+
+def spec_text(
+    spec: dict[str, Any], name: str = "", parameter: Callable[[int, str], str] = lambda index, name: name
+) -> str:
+    """Returns a nesting (`Graph.output_spec`, `workers.inside.task.pytree`) as Python text. `parameter` names tensor
+    `index`, which stands at `name`. Raises ValueError for a form that has no text."""
+    if "t" in spec:
+        return parameter(spec["t"], name)
+    if "v" in spec:
+        return repr(spec["v"])
+    if "f" in spec:
+        return f"float({spec['f']!r})"
+    if "dtype" in spec:
+        return f"torch.{spec['dtype']}"
+    if "dict" in spec:
+        return f"{{{', '.join(f'{key!r}: {spec_text(item, key, parameter)}' for key, item in spec['dict'].items())}}}"
+    if "list" not in spec and "tuple" not in spec:
+        raise ValueError(spec)
+    inner = spec["list"] if "list" in spec else spec["tuple"]
+    items = [spec_text(item, f"{name}_{index}", parameter) for index, item in enumerate(inner)]
+    text = ", ".join(items)
+    return f"[{text}]" if "list" in spec else f"({text}{',' if len(items) == 1 else ''})"
 
 
 class Graph(StoredRecord):

@@ -256,17 +256,13 @@ def render(template: str, values: Mapping[str, object]) -> str:
     """Returns the template's text. A list is inserted line by line, all with the indentation of its place. The lines of
     empty insertions are left out."""
     lines = environment().get_template(template).render(**values).splitlines(keepends=True)
-    return "".join(_broken(line) for line in lines if line.strip() or line == "\n")
+    kept = (line for line in lines if line.strip() or line == "\n")
+    return "".join(line.replace(_BREAK, "\n" + " " * (len(line) - len(line.lstrip(" ")))) for line in kept)
 
 
 def _joined(value: object) -> object:
     """Joins the lines of a list that a template inserts."""
     return _BREAK.join(value) if isinstance(value, list | tuple) else value
-
-
-def _broken(line: str) -> str:
-    """Separates lines that were joined."""
-    return line.replace(_BREAK, "\n" + " " * (len(line) - len(line.lstrip(" "))))
 
 
 def vector_width(work: Kernel, along: int | None = None, cap: int = 8) -> int:

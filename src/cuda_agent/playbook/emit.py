@@ -11,7 +11,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import NotCovered
-from cuda_agent.core.graph import Graph, GraphInput, TensorMeta, ValueKind
+from cuda_agent.core.graph import Graph, GraphInput, TensorMeta, ValueKind, spec_text
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.draws import draw_lines, variable
@@ -99,20 +99,10 @@ def _elements(item: GraphInput) -> list[str]:
 
 def _nest(spec: Any) -> str:
     """Returns the result of `forward` as a Python expression over `results`."""
-    if "t" in spec:
-        return f"results[{spec['t']}]"
-    if "v" in spec:
-        return repr(spec["v"])
-    if "f" in spec:
-        return f"float({spec['f']!r})"
-    if "list" in spec:
-        return f"[{', '.join(_nest(item) for item in spec['list'])}]"
-    if "tuple" in spec:
-        items = [_nest(item) for item in spec["tuple"]]
-        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-    if "dict" in spec:
-        return "{" + ", ".join(f"{key!r}: {_nest(item)}" for key, item in spec["dict"].items()) + "}"
-    raise NotCovered(f"An output of this form can't be returned: {spec}", "Return tensors")
+    try:
+        return spec_text(spec, parameter=lambda index, _: f"results[{index}]")
+    except ValueError as error:
+        raise NotCovered(f"An output of this form can't be returned: {error}", "Return tensors") from None
 
 
 def _source(item: GraphInput, graph: Graph) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.files import unused
 from cuda_agent.core.graph import Graph, Node, TensorMeta
 from cuda_agent.playbook import ir, kernel
 from cuda_agent.playbook.algebra.draft import node_refs
@@ -41,9 +42,9 @@ class Step:
     inputs       names of the buffers that it reads (graph inputs, weights, derived values, outputs of earlier steps)
     outputs      buffers that it makes; their names are graph values (or names made by `PlanState.fresh`)
     scratch      buffers that only this step uses
+    call         C++ statements of the binding, in terms of the names above
     files        `kernels/…` path -> text; two steps may bring the same path only with the same text (shared headers)
     declaration  the launcher's C declaration, such as `extern "C" void launch_f(const void* x, …, int config, …);`
-    call         C++ statements of the binding, in terms of the names above
     shifts       bytes by which the pointers to some inputs are moved in `call`
     tunables     tunable -> number of its settings (0 … n-1; 0 is the default)
     includes     headers that the binding needs for `call`, with their brackets or quotes
@@ -53,9 +54,9 @@ class Step:
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[Buffer, ...]
-    files: Mapping[str, str]
-    declaration: str
     call: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    declaration: str = ""
     tunables: Mapping[str, int] = field(default_factory=dict)
     scratch: tuple[Buffer, ...] = ()
     shifts: Mapping[str, int] = field(default_factory=dict)
@@ -191,10 +192,7 @@ class PlanState(ABC):
 
     def fresh(self, stem: str) -> str:
         """Returns an unused name, for scratch or a step."""
-        name, serial = stem, 1
-        while name in self._names:
-            serial += 1
-            name = f"{stem}_{serial}"
+        name = unused(stem, self._names.__contains__, "_")
         self._names.add(name)
         return name
 

@@ -57,7 +57,9 @@ class Ranges:
             (low, high), (other_low, other_high) = (self.interval(a) for a in expr.args[1:])
             return min(low, other_low), max(high, other_high)
         if expr.op == "cast" and expr.type in _LIMITS:
-            return _whole(self.interval(expr.args[0]))
+            # It rounds towards zero.
+            low, high = (math.trunc(end) if math.isfinite(end) else end for end in self.interval(expr.args[0]))
+            return low, high
         # minimum and maximum propagate NaN, so their float results may be no integers. fmin and fmax drop NaN.
         if expr.op in ("fmin", "fmax") or (expr.op in ("minimum", "maximum") and expr.type in ("i32", "i64")):
             pick = _SELECTED[expr.op]
@@ -142,9 +144,3 @@ class Ranges:
 def _product(a: float, b: float) -> float:
     """Returns a · b, with zero for zero times infinity."""
     return 0 if a == 0 or b == 0 else a * b
-
-
-def _whole(values: Interval) -> Interval:
-    """Returns the interval rounded towards zero."""
-    low, high = (math.trunc(end) if math.isfinite(end) else end for end in values)
-    return low, high

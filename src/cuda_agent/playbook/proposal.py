@@ -9,7 +9,6 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, GraphInput, Node, TensorMeta, ValueKind
 from cuda_agent.core.plan import KernelPlan, PlannedKernel
-from cuda_agent.core.records import Candidate
 from cuda_agent.playbook import emit, ir
 from cuda_agent.playbook.algebra import rewrite
 from cuda_agent.playbook.algebra.draft import Draft
@@ -28,10 +27,6 @@ class Proposal:
     files: Mapping[str, str]
     tunables: Mapping[str, int]
     plan: KernelPlan
-
-    @property
-    def candidate(self) -> Candidate:
-        return Candidate(files=dict(self.files))
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -9,14 +9,10 @@ from importlib.util import find_spec
 
 from cuda_agent.playbook.plan import Skill
 from cuda_agent.playbook.skills import __name__ as _PACKAGE
-from cuda_agent.workspace.skills import SkillNotes, skill_notes
+from cuda_agent.workspace.skills import skill_notes
 
 
 @cache
 def skills() -> tuple[Skill, ...]:
-    return tuple(_skill(notes) for notes in skill_notes() if find_spec(f"{_PACKAGE}.{notes.name}.skill"))
-
-
-def _skill(notes: SkillNotes) -> Skill:
-    kind: type[Skill] = import_module(f"{_PACKAGE}.{notes.name}.skill").SKILL
-    return kind(notes)
+    modules = {f"{_PACKAGE}.{notes.name}.skill": notes for notes in skill_notes()}
+    return tuple(import_module(name).SKILL(notes) for name, notes in modules.items() if find_spec(name))

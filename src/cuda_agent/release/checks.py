@@ -52,8 +52,7 @@ def verification(evaluation: Evaluation, regressions: Sequence[Regression] = ())
 
     A failed trial fails the gate of its kind, or `precision` where only the oracle's bound was exceeded.
     """
-    names = _OF_TRIALS
-    report = evaluation.verify
+    names, report = _OF_TRIALS, evaluation.verify
     if evaluation.signal is Signal.NONE:
         refused = failed(
             "verification", "the task's answer is a constant, so a wrong kernel can't be told from a right one"
@@ -68,9 +67,11 @@ def verification(evaluation: Evaluation, regressions: Sequence[Regression] = ())
         gate = "regressions" if evaluation.failing in regressions else gate
         return [failed(name, reason) if name == gate else skipped(name, f"{gate} failed") for name in names]
     broken = next((trial for trial in report.trials if not trial.passed), None)
-    found = [_trials(name, report.trials, broken) for name in names]
-    dropped = "; ".join(report.dropped_variants)
-    return [one if one.name != "scales" or not dropped else _noted(one, f"left out: {dropped}") for one in found]
+    found = {name: _trials(name, report.trials, broken) for name in names}
+    if report.dropped_variants:
+        reason = f"{found['scales'].reason}; left out: {'; '.join(report.dropped_variants)}"
+        found["scales"] = found["scales"].model_copy(update={"reason": reason})
+    return list(found.values())
 
 
 def _trials(name: str, trials: Sequence[TrialReport], broken: TrialReport | None) -> GateResult:
@@ -111,10 +112,6 @@ def _gate_of(trial: TrialReport) -> str:
     if trial.kind in USUAL:
         return "precision" if trial.over_budget else "verification"
     return "regressions" if trial.kind == REGRESSION else "scales"
-
-
-def _noted(result: GateResult, note: str) -> GateResult:
-    return result.model_copy(update={"reason": f"{result.reason}; {note}"})
 
 
 def shapes(required: bool, outcomes: Mapping[int, Evaluation | str]) -> GateResult:

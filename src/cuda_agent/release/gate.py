@@ -106,10 +106,7 @@ class GateOptions(Configuration):
 def load_gate(path: Path | None) -> GateOptions:
     """Reads gate.yaml, or returns the defaults without one. Paths are relative to the file's folder, or to the current
     one. Raises UsageError."""
-    return _from(path.parent if path is not None else Path(), Settings(path).parse(GateOptions))
-
-
-def _from(folder: Path, gate: GateOptions) -> GateOptions:
+    folder, gate = path.parent if path is not None else Path(), Settings(path).parse(GateOptions)
     kernels = {name: (folder / path).absolute() for name, path in gate.speed.kernels.items()}
     record = gate.whole_model.record
     changes: dict[str, Any] = {"speed": gate.speed.model_copy(update={"kernels": kernels})}

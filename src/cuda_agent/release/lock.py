@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,8 +61,6 @@ class StackLock(StoredRecord):
     @classmethod
     def from_yaml(cls, text: str, *, where: str) -> StackLock:
         """Parses a lock. Raises StoreError where the text isn't one, or has another schema version."""
-        import json
-
         try:
             values = yaml.safe_load(text)
         except yaml.YAMLError as error:
@@ -99,8 +98,12 @@ def read_lock() -> StackLock:
     hardware = {"gpus": gpus, "cpu": stack["cpu"], "cpu_cores": stack["cpu_cores"], "cpu_governor": _governor()}
     names = ("driver", "cuda_compiler", "cxx_compiler", "torch", "cudnn", "triton", "python", "cuda_agent")
     software = {name: stack[name] for name in names} | {"judge": judge_digest()}
-    compiled = {form.name: form.compile for form in forms().values() if form.compile is not None}
-    compile_settings: dict[str, Any] = {"torch.compile": {name: _arguments(given) for name, given in compiled.items()}}
+    compiled = {
+        form.name: ", ".join(f"{name}={value!r}" for name, value in form.compile.items()) or "default"
+        for form in forms().values()
+        if form.compile is not None
+    }
+    compile_settings: dict[str, Any] = {"torch.compile": compiled}
     compile_settings |= _flags(gpus[0]["compute_capability"] if gpus else None)
     compile_settings["environment"] = {name: os.environ[name] for name in _THREADS if name in os.environ}
     return StackLock(hardware=hardware, software=software, compile=compile_settings)
@@ -153,10 +156,6 @@ def _without_paths(command: Sequence[str]) -> str:
         elif not option.startswith("-ccbin"):
             kept.append(option)
     return " ".join(kept)
-
-
-def _arguments(given: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in given.items()) or "default"
 
 
 def _gpu_settings(count: int) -> list[dict[str, str]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.core.baselines import forms
 from cuda_agent.core.config import JudgeOptions
@@ -33,8 +34,6 @@ from cuda_agent.release.speed import ColdProcess, speed
 from cuda_agent.release.subject import Subject
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workspace.sandbox import resolve_level
-
-Progress = Callable[[str, str], None]
 
 #: trials after the first process, and at other shapes.
 FEW_TRIALS = 3

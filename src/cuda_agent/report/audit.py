@@ -49,7 +49,8 @@ def to_check(rows: Sequence[ReportRow], limits: Roofline | None, audits: Audits)
         audit = audited.get(row.task.id)
         if shown or audit is not None:
             found.append(ToCheck(row, tuple(shown or ["audited before"]), bool(why), audit))
-    return tuple(sorted(found, key=lambda item: (not item.suspicious, -_size(item.row))))
+    gains = {row.task.id: ratio.value for row in rows if (ratio := row.ratio("matched")) is not None}
+    return tuple(sorted(found, key=lambda item: (not item.suspicious, -gains.get(item.row.task.id, 0.0))))
 
 
 def last_audits(audits: Audits) -> dict[str, Audit]:
@@ -108,8 +109,3 @@ def _sample(rows: Sequence[ReportRow]) -> set[str]:
     }
     drawn = sorted(texts, key=lambda name: hashlib.sha256(texts[name].encode()).digest())
     return set(drawn[: min(_SAMPLE, math.ceil(len(texts) / 5))])
-
-
-def _size(row: ReportRow) -> float:
-    ratio = row.ratio("matched")
-    return ratio.value if ratio is not None else 0.0

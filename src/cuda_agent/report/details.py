@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,17 +15,18 @@ from markupsafe import Markup
 
 from cuda_agent.agent.best import BestRecord
 from cuda_agent.agent.storage.store import ContentStore
-from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
+from cuda_agent.agent.storage.transcript import FILE_NAME, passed_times, read_transcript
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.plain import plain
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate, Evaluation, Task, ToolCall, ToolResult, Trajectory, Turn
-from cuda_agent.report.blobs import Blobs
-from cuda_agent.report.changes import file_changes
 from cuda_agent.report.highlight import highlighted
-from cuda_agent.report.plain import cut
+from cuda_agent.report.plain import cut, file_changes
 
+#: the packed texts of a page by name: gzip in base64, which can't end a script element. A browser decodes a text when
+#: the reader opens it.
+Blobs = dict[str, str]
 _Known = TypeVar("_Known", bound=Record)
 _Read = TypeVar("_Read")
 
@@ -31,6 +35,15 @@ _OPEN = 500
 #: characters that are kept of one text in a transcript, at its two ends; code keeps more.
 KEPT = 60_000
 _CODE = 4
+
+
+def pack(blobs: Blobs, text: str) -> str:
+    """Adds a text, each once, and returns the name by which the page finds it."""
+    raw = text.encode("utf-8", errors="replace")
+    name = hashlib.sha256(raw).hexdigest()[:16]
+    if name not in blobs:
+        blobs[name] = base64.b64encode(gzip.compress(raw, compresslevel=9, mtime=0)).decode()
+    return name
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,7 @@ class Call:
 
 @dataclass(frozen=True)
 class TurnStep:
-    """One turn. `change` is the difference that it made to the candidate."""
+    """One turn. `change` is the difference that it made to the candidate, `latency_us` the time that passed."""
 
     turn: Turn
     message: str
@@ -99,7 +112,8 @@ def details(directory: Path | None, source: str, blobs: Blobs, kept: int = KEPT)
     source = task.source if task is not None and task.source else source
     candidate = _candidate(directory, notes)
     evaluation = _read(directory, Evaluation.find, notes)
-    runs = [("", directory), *((item.name, item) for item in _inner(directory))]
+    agents = sorted(directory.glob("agent-*"), key=lambda path: (len(path.name), path.name))
+    runs = [("", directory), *((path.name, path) for path in (directory / "seed", *agents) if path.is_dir())]
     written = {name: path for name, path in runs if (path / FILE_NAME).is_file()}
     turns = {name: _read(path, read_transcript, notes) or () for name, path in written.items()}
     transcripts = [(name, _steps(found, written[name], blobs, kept)) for name, found in turns.items() if found]
@@ -123,11 +137,6 @@ def _rank(path: str) -> tuple[int, str]:
     suffix = PurePosixPath(path).suffix
     binding = "binding" in path
     return {".cu": 0, ".cpp": 2 if binding else 0, ".py": 1}.get(suffix, 3), path
-
-
-def _inner(directory: Path) -> list[Path]:
-    found = sorted(directory.glob("agent-*"), key=lambda path: (len(path.name), path.name))
-    return [path for path in (directory / "seed", *found) if path.is_dir()]
 
 
 def _read(path: Path, read: Callable[[Path], _Read | None], notes: list[str]) -> _Read | None:
@@ -179,19 +188,10 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> t
                 tuple(_call(call, result, blobs, kept) for call, result in zip(turn.calls, answered, strict=False)),
                 plain(_cut(turn.observation, kept)),
                 change,
-                _latency(turn),
+                next(iter(passed_times([turn])), None),
             )
         )
     return tuple(steps)
-
-
-def _latency(turn: Turn) -> float | None:
-    """Returns the time of a full profile that passed, in microseconds."""
-    for result in turn.results:
-        found = result.data.get("latency_us")
-        if result.data.get("verdict") == "passed" and isinstance(found, int | float):
-            return float(found)
-    return None
 
 
 def _kept(store: ContentStore, digest: str | None) -> Candidate | None:
@@ -227,12 +227,12 @@ def _text(text: str, blobs: Blobs, kept: int, name: str, suffix: str = "") -> Te
     if len(text) <= _OPEN and not suffix:
         return Text(plain(text), title=name)
     text = _cut(text, _CODE * kept if suffix else kept)
-    return Text(blob=blobs.put(str(highlighted(text, suffix))), title=f"{name}, {_lines(text)}")
+    return Text(blob=pack(blobs, highlighted(text, suffix)), title=f"{name}, {_lines(text)}")
 
 
 def _file(path: str, text: str, blobs: Blobs) -> File:
     coloured = highlighted(_cut(text, _CODE * KEPT), PurePosixPath(path).suffix)
-    return File(plain(path), len(text.splitlines()), blobs.put(str(coloured)))
+    return File(plain(path), len(text.splitlines()), pack(blobs, coloured))
 
 
 def _change(before: Candidate, after: Candidate, blobs: Blobs, kept: int) -> Text | None:
@@ -242,7 +242,7 @@ def _change(before: Candidate, after: Candidate, blobs: Blobs, kept: int) -> Tex
     text = _cut("\n".join(lines), kept)
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
-    return Text(blob=blobs.put(str(highlighted(text, ".diff"))), title=f"candidate changed: +{added} −{removed} lines")
+    return Text(blob=pack(blobs, highlighted(text, ".diff")), title=f"candidate changed: +{added} −{removed} lines")
 
 
 def _lines(text: str) -> str:

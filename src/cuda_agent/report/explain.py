@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from markupsafe import Markup, escape
@@ -104,18 +103,15 @@ def _prose(text: str) -> Markup:
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", line))
 
 
-@lru_cache(maxsize=1)
-def _identities() -> dict[str, str]:
-    """Algebra rule -> its docstring."""
+def _rewrites(applied: Sequence[AppliedRule]) -> tuple[Rewrite, ...]:
+    if not applied:
+        return ()
     from cuda_agent.playbook.algebra.driver import EVERY_RULE
 
-    return {rule.__name__: " ".join((rule.__doc__ or "").split()) for rule in EVERY_RULE}
-
-
-def _rewrites(applied: Sequence[AppliedRule]) -> tuple[Rewrite, ...]:
-    counts = Counter(one.rule for one in applied)
-    known = _identities() if counts else {}
-    return tuple(Rewrite(rule, count, known[rule]) for rule, count in counts.items() if rule in known)
+    # A rule's docstring states its identity.
+    known = {rule.__name__: " ".join((rule.__doc__ or "").split()) for rule in EVERY_RULE}
+    counts = Counter(one.rule for one in applied if one.rule in known)
+    return tuple(Rewrite(rule, count, known[rule]) for rule, count in counts.items())
 
 
 def _searched(turns: Sequence[Turn]) -> Iterator[str]:

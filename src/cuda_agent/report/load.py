@@ -88,8 +88,11 @@ def _bench(path: Path, audits: Audits) -> Recorded:
     rows = []
     for task in (*manifest.tasks, *strays):
         found = results.get(task.id)
-        listed = task if found is None else _task(task, found.task)
-        rows.append(ReportRow(listed, found, _inside(path, found), source=sources.get(task.key, "")))
+        if found is not None:
+            # Only the result holds the work that was counted while the task ran.
+            counted = {"roofline": found.task.roofline or task.roofline, "work": found.task.work or task.work}
+            task = task.model_copy(update=counted)
+        rows.append(ReportRow(task, found, _inside(path, found), source=sources.get(task.key, "")))
     waiting = sum(row.result is None for row in rows)
     if waiting:
         notes.append(
@@ -109,11 +112,6 @@ def _bench(path: Path, audits: Audits) -> Recorded:
         series=read_series(path),
         notes=tuple(notes),
     )
-
-
-def _task(listed: SuiteTask, ran: SuiteTask) -> SuiteTask:
-    """Adds the work that was counted while the task ran, which only the result holds."""
-    return listed.model_copy(update={"roofline": ran.roofline or listed.roofline, "work": ran.work or listed.work})
 
 
 def _sources(path: Path) -> dict[str, str]:
@@ -221,18 +219,7 @@ def _ending(directory: Path, task: SuiteTask) -> BenchResult:
     """Returns the result in the trajectory, or the best candidate so far of a run that hasn't ended."""
     run = Trajectory.find(directory)
     if run is not None:
-        return BenchResult(
-            task=task,
-            outcome=run.outcome,
-            message=run.message,
-            evaluation=run.evaluation,
-            reward=run.reward,
-            turns=len(run.turns),
-            tokens=run.budget.tokens,
-            cost=run.budget.cost,
-            wall_s=run.budget.wall_s,
-            judge_s=run.budget.judge_s,
-        )
+        return BenchResult.of(task, run, turns=len(run.turns))
     best = BestRecord.find(directory)
     held = best.evaluation if best is not None else None
     return BenchResult(task=task, outcome="unfinished", message="the run hasn't ended", evaluation=held)

@@ -22,8 +22,7 @@ from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Evaluation
 from cuda_agent.report import charts
 from cuda_agent.report.audit import ToCheck, to_check
-from cuda_agent.report.blobs import Blobs
-from cuda_agent.report.details import KEPT, Details, details
+from cuda_agent.report.details import KEPT, Blobs, Details, details, pack
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import symbol
@@ -76,7 +75,8 @@ def render(run: Recorded, metrics: Metrics | None, run_name: str) -> Page:
 
 
 def _render(run: Recorded, metrics: Metrics | None, run_name: str, kept: int) -> Page:
-    blobs, environment = Blobs(), _environment()
+    blobs: Blobs = {}
+    environment = _environment()
     seen = [_look(row, run.limits, blobs, kept) for row in run.rows]
     rows = [row for row, _, _ in seen]
     limits = run.limits or next((found.limits for _, found, _ in seen if found.limits is not None), None)
@@ -98,7 +98,7 @@ def _render(run: Recorded, metrics: Metrics | None, run_name: str, kept: int) ->
             check=by_task.get(name),
             audits=[audit for audit in run.audits.audits if audit.task == name],
         )
-        entries.append(PageEntry(row, blobs.put(fragment), by_task.get(name)))
+        entries.append(PageEntry(row, pack(blobs, fragment), by_task.get(name)))
     context = _overview(run, metrics, entries, checks, limits) | _assets() | {"run_name": run_name, "blobs": blobs}
     context["audit_command"] = f"cuda-agent audit {shlex.quote(run_name)}"
     html = environment.get_template("page.html.j2").render(context)

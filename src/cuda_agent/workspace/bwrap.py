@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 #: Ways to give the sandbox a /proc, best first. Inside another sandbox no new /proc can be mounted. The outer one shows
 #: the names of other processes, but the new user namespace still forbids to trace, read or signal them.
-_PROC_FORMS = {"own": ("--proc", "/proc"), "outer": ("--ro-bind", "/proc", "/proc")}
+_PROC_FORMS = (("--proc", "/proc"), ("--ro-bind", "/proc", "/proc"))
 
 
 def find_bwrap() -> str | None:
@@ -27,12 +27,12 @@ def find_bwrap() -> str | None:
 
 
 @lru_cache(maxsize=8)
-def probe(binary: str) -> tuple[str | None, str]:
-    """Runs bubblewrap. Returns (the form of /proc that works, ""), or (None, why bubblewrap doesn't run here)."""
+def probe(binary: str) -> tuple[tuple[str, ...] | None, str]:
+    """Runs bubblewrap. Returns (the arguments that mount /proc, ""), or (None, why bubblewrap doesn't run here)."""
     reason = ""
-    for form, arguments in _PROC_FORMS.items():
+    for form in _PROC_FORMS:
         command = [
-            binary, *NAMESPACES, "--ro-bind", "/", "/", *arguments, "--dev", "/dev", "--size", str(MIB),
+            binary, *NAMESPACES, "--ro-bind", "/", "/", *form, "--dev", "/dev", "--size", str(MIB),
             "--tmpfs", "/tmp", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "/bin/sh", "-c", "exit 0",
         ]  # fmt: skip
         try:
@@ -49,11 +49,6 @@ def gpu_nodes() -> list[str]:
     """Returns the device files of the NVIDIA driver."""
     numbered = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
     return numbered + [f"/dev/{name}" for name in _GPU_NODES if os.path.exists(f"/dev/{name}")]
-
-
-def proc_arguments(binary: str) -> tuple[str, ...]:
-    """Returns the arguments that mount /proc."""
-    return _PROC_FORMS[probe(binary)[0] or "own"]
 
 
 def mounts(hidden: Iterable[Path], readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:

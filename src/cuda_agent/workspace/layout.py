@@ -49,11 +49,6 @@ def fixed_files() -> Mapping[str, str]:
     return MappingProxyType({**texts, "SKILL.md": texts["SKILL.md"].replace("{{ skills }}", table)})
 
 
-def skill_files() -> Mapping[str, str]:
-    """Returns path -> text of the playbook's notes as Agent Skills: `skills/<name>/SKILL.md`, for reading."""
-    return MappingProxyType({f"{_SKILLS}/{notes.name}/SKILL.md": notes.page for notes in skill_notes()})
-
-
 @lru_cache(maxsize=4096)
 def is_writable(path: str) -> bool:
     """Whether a candidate may hold this file: `model_new.py`, or a source or header under `kernels/`."""
@@ -208,7 +203,9 @@ def create(task: Task, directory: Path, *, options: JudgeOptions) -> Workspace:
     directory = directory.resolve()
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} exists and is not empty", "Choose a new directory")
-    for name, text in {**fixed_files(), **skill_files(), "model.py": task.source}.items():
+    # The playbook's notes as Agent Skills, for reading.
+    skills = {f"{_SKILLS}/{notes.name}/SKILL.md": notes.page for notes in skill_notes()}
+    for name, text in {**fixed_files(), **skills, "model.py": task.source}.items():
         write_durably(directory / name, text)
         (directory / name).chmod(0o444)
     (directory / "kernels").mkdir(exist_ok=True)

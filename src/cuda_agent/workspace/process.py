@@ -101,7 +101,10 @@ class SandboxedProcess:
 
     def __init__(self, popen: subprocess.Popen[bytes], *, init_pid: int | None, log: Path, limits: Watched) -> None:
         self._popen = popen
-        self._init_fd = _open_pid(init_pid)
+        self._init_fd: int | None = None
+        if init_pid is not None:
+            with contextlib.suppress(OSError):
+                self._init_fd = os.pidfd_open(init_pid)
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self.pid = popen.pid
@@ -209,15 +212,6 @@ class SandboxedProcess:
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, number)
-
-
-def _open_pid(pid: int | None) -> int | None:
-    if pid is None:
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
 
 
 def _size(path: Path) -> int:

@@ -136,12 +136,6 @@ def _interpreter_paths() -> tuple[Path, ...]:
     return tuple(sorted(path for path in paths if path not in (home, *home.parents)))
 
 
-def _private_paths() -> set[Path]:
-    """Returns the home folders, and the folders where services of the machine have their sockets."""
-    paths = {Path.home().resolve(), Path("/root"), Path("/home"), Path("/run"), Path("/var/run").resolve()}
-    return {path for path in paths if len(path.parts) > 1 and path.is_dir()}
-
-
 def _all_but(hidden: Iterable[Path]) -> list[str]:
     """Returns folders and files that cover the whole tree but the hidden paths. Landlock can only allow, not deny."""
     hidden_set = set(hidden)
@@ -166,7 +160,10 @@ def _all_but(hidden: Iterable[Path]) -> list[str]:
 
 def _paths(spec: SandboxSpec) -> tuple[set[Path], set[Path], set[Path]]:
     """Returns the resolved paths (hidden, readable, writable)."""
-    hidden = {path.resolve() for path in spec.hidden} | _private_paths()
+    # The home folders, and the folders where services of the machine have their sockets.
+    private = {Path.home().resolve(), Path("/root"), Path("/home"), Path("/run"), Path("/var/run").resolve()}
+    hidden = {path.resolve() for path in spec.hidden}
+    hidden |= {path for path in private if len(path.parts) > 1 and path.is_dir()}
     readable = {path.resolve() for path in spec.readable} | set(_interpreter_paths()) | set(_DRIVER_FOLDERS)
     writable = {path.resolve() for path in (spec.scratch, *spec.writable)}
     return hidden, readable, writable
@@ -217,7 +214,7 @@ def _bubblewrapped(
     size = str(spec.limits.scratch_mib * bwrap.MIB)
     arguments = [binary, *(name for name in bwrap.NAMESPACES if not (spec.network and name == "--unshare-net"))]
     arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv", "--info-fd", str(info_fd)]
-    arguments += ["--ro-bind", "/", "/", *bwrap.proc_arguments(binary), "--dev", "/dev"]
+    arguments += ["--ro-bind", "/", "/", *(bwrap.probe(binary)[0] or ()), "--dev", "/dev"]
     for node in bwrap.gpu_nodes() if spec.gpu else ():
         arguments += ["--dev-bind-try", node, node]
     arguments += ["--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp"]
@@ -236,11 +233,7 @@ def _popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
     spawner = _spawners.get(os.getpid())
     if spawner is None:
         spawner = _spawners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="spawn"))
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(argv, **options)
-
-    return spawner.submit(start).result()
+    return spawner.submit(lambda: subprocess.Popen(argv, **options)).result()
 
 
 def _read_init_pid(handle: int) -> int | None:

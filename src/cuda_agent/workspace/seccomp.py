@@ -91,7 +91,7 @@ def restrict(*, network: bool = False) -> bool:
     """Installs the filter on this process for good. Returns False where the architecture or the kernel can't have
     it."""
     code = build_filter(os.uname().machine, network=network)
-    if code is None or os.name != "posix":
+    if code is None:
         return False
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p).value)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from cuda_agent.agent.policies.playbook import PlaybookPolicy, _Moves, _Screened
+from cuda_agent.agent.policies.playbook import PlaybookPolicy, _fastest, _Moves
 from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
@@ -282,10 +282,10 @@ def test_more_settings_than_one_screening_takes() -> None:
 
 def test_noise_does_not_choose() -> None:
     settings = [{"a": 0}, {"a": 1}, {"a": 2}]
-    assert _Screened(settings, [100.0, 99.5, None]).fastest == ({"a": 0}, 100.0)
-    assert _Screened(settings, [100.0, 99.5, 90.0]).fastest == ({"a": 2}, 90.0)
-    assert _Screened(settings, [None, 99.5, None]).fastest == ({"a": 1}, 99.5)
-    assert _Screened(settings, [None, None, None]).fastest == ({"a": 0}, None)
+    assert _fastest(list(zip(settings, [100.0, 99.5, None], strict=True))) == ({"a": 0}, 100.0)
+    assert _fastest(list(zip(settings, [100.0, 99.5, 90.0], strict=True))) == ({"a": 2}, 90.0)
+    assert _fastest(list(zip(settings, [None, 99.5, None], strict=True))) == ({"a": 1}, 99.5)
+    assert _fastest(list(zip(settings, [None, None, None], strict=True))) == ({"a": 0}, None)
 
 
 def test_a_run_is_taken_up_where_it_ended() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.records import Candidate
 from cuda_agent.judge.build.extension import build_extension
 from cuda_agent.judge.build.toolchain import find_toolchain
 from cuda_agent.playbook import skills
@@ -89,7 +90,7 @@ def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list
     precision = Precision.TF32 if device is Device.CUDA else Precision.FP32
     proposal = propose(graph_of(module, inputs), device, precision, Options(channels_last=channels_last))
     assert {"gemm", "convolution"} & set(proposal.skills)
-    built = build_extension(proposal.candidate, JudgeOptions(device=device, precision=precision))
+    built = build_extension(Candidate(files=dict(proposal.files)), JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log
     import_extension(built.library, f"{case}_{dtype}")
     namespace: dict[str, Any] = {"__name__": "model_new"}

@@ -55,7 +55,8 @@ class CheckpointPolicy:
             return PolicyMove(message=f"Laying out {len(plans)} plans of the playbook.", calls=opening)
         played = self._split(history[1:] if opening else history)
         if len(played) > self._episodes:
-            return _finish(f"{self._episodes} episodes played", "finished" if _passed(history) else "gave_up")
+            passed = any(result.data.get("verdict") == "passed" for turn in history for result in turn.results)
+            return _finish(f"{self._episodes} episodes played", "finished" if passed else "gave_up")
         return self._move(plans, played[-1], len(played), len(history))
 
     @cached_property
@@ -104,10 +105,6 @@ class CheckpointPolicy:
             context += turn.token_ids or ()
             context += self._dialogue.encode_answers(parsed, turn.results, self._settings.turns - number)
         return context
-
-
-def _passed(history: Sequence[Turn]) -> bool:
-    return any(result.data.get("verdict") == "passed" for turn in history for result in turn.results)
 
 
 def _finish(message: str, outcome: str) -> PolicyMove:

@@ -88,7 +88,9 @@ def _call(written: WrittenCall, finish: str) -> ToolCall:
             if not isinstance(arguments, dict):
                 problem = "the arguments aren't a JSON object"
         if problem:
-            problem += f". They were: {_cut(written.arguments)}"
+            given = written.arguments
+            shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]} … ({len(given):,} characters)"
+            problem += f". They were: {shown}"
     if problem and finish == "length":
         problem += ". Your answer was cut off at the limit of its length: write less at a time, a large file in parts"
     return ToolCall(id=written.id, tool=written.name, arguments={} if problem else arguments, malformed=problem)
@@ -118,7 +120,3 @@ def _nothing_called(reply: Reply, options: LanguageModelOptions) -> str:
         return "Your call came as text and was not run. Use the tool calls of the protocol."
     nothing = "No tool was called, so nothing happened." if reply.text else "Your answer was empty."
     return f"{nothing} Go on with a tool call; to end the run, call Finish."
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} … ({len(text):,} characters)"

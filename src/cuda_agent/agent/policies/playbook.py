@@ -20,6 +20,8 @@ from cuda_agent.playbook import Proposal, proposals
 
 Results = tuple[ToolResult, ...]
 Script = Generator[PolicyMove, Results, None]
+#: settings that were timed, the current one first, with their times in microseconds.
+_Screened = list[tuple[dict[str, int], float | None]]
 
 #: up to this many combinations of settings, all are tried.
 _FULL_GRID = 12
@@ -64,40 +66,6 @@ class _Tuned:
     proposal: Proposal
     config: dict[str, int]
     latency_us: float | None
-
-
-@dataclass(frozen=True)
-class _Screened:
-    """Settings that were timed side by side, the current one first, and their times in microseconds."""
-
-    settings: list[dict[str, int]]
-    times: list[float | None]
-
-    def __add__(self, other: _Screened) -> _Screened:
-        return _Screened(self.settings + other.settings, self.times + other.times)
-
-    @property
-    def fastest(self) -> tuple[dict[str, int], float | None]:
-        """The fastest setting and its time. Another setting than the first must be faster by more than `_GAIN`."""
-        held = self.times[0]
-        timed = [(time, index) for index, time in enumerate(self.times) if time is not None]
-        time, index = min(timed, default=(None, 0))
-        if time is None or (held is not None and time >= held * (1 - _GAIN)):
-            return self.settings[0], held
-        return self.settings[index], time
-
-    def best_of_each(self, default: Mapping[str, int]) -> dict[str, int]:
-        """Returns the fastest value of each tunable, among settings that differ from the default only there."""
-        best = dict(default)
-        pairs = list(zip(self.settings, self.times, strict=True))
-        for name in default:
-            mine = [(s, t) for s, t in pairs if all(s[other] == default[other] for other in s if other != name)]
-            best[name] = _Screened(*map(list, zip(*mine, strict=True))).fastest[0][name]
-        return best
-
-    def time(self, setting: Mapping[str, int]) -> float | None:
-        """Returns the last time of a setting."""
-        return next((t for s, t in reversed(list(zip(self.settings, self.times, strict=True))) if s == setting), None)
 
 
 @dataclass(frozen=True)
@@ -185,7 +153,7 @@ class _Moves:
             held = plan
             if compiled.ok:
                 tuned = yield from self._tune(plan, timed=True)
-                if _is_faster(tuned, ranked[0]):
+                if _is_faster(tuned.latency_us, ranked[0].latency_us):
                     ranked.insert(0, tuned)
         return ranked, held
 
@@ -215,24 +183,24 @@ class _Moves:
         if not free and not timed:
             return _Tuned(proposal, default, None)
         if math.prod(free.values()) <= _FULL_GRID:
-            found = yield from self._screen(", ".join(free) or "the plan", _grid(default, free))
-            return _Tuned(proposal, *found.fastest)
-        found = _Screened([], [])
+            whole = yield from self._screen(", ".join(free) or "the plan", _grid(default, free))
+            return _Tuned(proposal, *_fastest(whole))
+        found: _Screened = []
         # The tunables alternate, so each has had some settings when a screening runs out of time.
         turns = range(1, max(free.values()))
         for part in _parts([{**default, name: k} for k in turns for name, count in free.items() if k < count]):
             found += yield from self._screen("each tunable", [default, *part])
-        best = found.best_of_each(default)
+        best = _best_of_each(found, default)
         changed = [name for name in best if best[name] != default[name]]
         if len(changed) < 2:
-            return _Tuned(proposal, best, found.time(best))
+            return _Tuned(proposal, best, next((time for setting, time in reversed(found) if setting == best), None))
         together = yield from self._screen("them together", [best, *({**best, name: 0} for name in changed)])
-        return _Tuned(proposal, *together.fastest)
+        return _Tuned(proposal, *_fastest(together))
 
     def _screen(self, named: str, settings: list[dict[str, int]]) -> Generator[PolicyMove, Results, _Screened]:
         (result,) = yield self._move(f"Screening {named}.", self._call("Profile", configs=settings))
         times = [*result.data.get("latency_us", []), *[None] * len(settings)]
-        return _Screened(settings, times[: len(settings)])
+        return list(zip(settings, times, strict=False))
 
     def _profile(self, chosen: _Tuned) -> Generator[PolicyMove, Results, ToolResult]:
         """Profiles the chosen setting fully, and the default if that fails. Screening times a setting, but compares its
@@ -242,16 +210,13 @@ class _Moves:
         current = default
         for wanted in [config] if config == default else [config, default]:
             if wanted != current:
-                yield self._settle(proposal, current, wanted)
+                old, new = proposal.config_line(current), proposal.config_line(wanted)
+                yield self._move(f"Settling on {wanted}.", self._call("Edit", path="model_new.py", old=old, new=new))
                 current = wanted
             (result,) = yield self._move("Full judged profile.", self._call("Profile", precise=True))
             if result.ok:
                 break
         return result
-
-    def _settle(self, proposal: Proposal, current: dict[str, int], config: dict[str, int]) -> PolicyMove:
-        old, new = proposal.config_line(current), proposal.config_line(config)
-        return self._move(f"Settling on {config}.", self._call("Edit", path="model_new.py", old=old, new=new))
 
     def _finish(self, message: str, outcome: str, plan: KernelPlan | None = None) -> PolicyMove:
         return PolicyMove(calls=(self._call("Finish", message=message, outcome=outcome),), plan=plan)
@@ -264,11 +229,26 @@ class _Moves:
         return ToolCall(id=f"call-{self._count}", tool=tool, arguments=arguments)
 
 
-def _is_faster(one: _Tuned, other: _Tuned) -> bool:
+def _is_faster(time: float | None, other: float | None) -> bool:
     """Whether it is faster by more than `_GAIN`. A time is better than none."""
-    if one.latency_us is None or other.latency_us is None:
-        return other.latency_us is None and one.latency_us is not None
-    return one.latency_us < other.latency_us * (1 - _GAIN)
+    if time is None or other is None:
+        return other is None and time is not None
+    return time < other * (1 - _GAIN)
+
+
+def _fastest(screened: _Screened) -> tuple[dict[str, int], float | None]:
+    """Returns the fastest setting and its time. Another setting than the first must be faster by more than `_GAIN`."""
+    best = min(screened, key=lambda one: math.inf if one[1] is None else one[1])
+    return best if _is_faster(best[1], screened[0][1]) else screened[0]
+
+
+def _best_of_each(screened: _Screened, default: Mapping[str, int]) -> dict[str, int]:
+    """Returns the fastest value of each tunable, among settings that differ from the default only there."""
+    best = {}
+    for name in default:
+        mine = [one for one in screened if all(one[0][other] == default[other] for other in default if other != name)]
+        best[name] = _fastest(mine)[0][name]
+    return best
 
 
 def _grid(default: Mapping[str, int], free: Mapping[str, int]) -> list[dict[str, int]]:

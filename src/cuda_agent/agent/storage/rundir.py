@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from typing import Any
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import unused, write_durably
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
 from cuda_agent.core.settings import differing
 from cuda_agent.core.stack import read_stack
@@ -61,10 +62,10 @@ class RunDirectory:
         return cls(path)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Locks the run for this process. The lock ends with the process. Raises StoreError while another process holds
-        it, UsageError if there is no such folder."""
-        path = self.path / _LOCK
+    def lock(self, *, patience_s: float = 0.0) -> Iterator[None]:
+        """Locks the run for this process. The lock ends with the process. Raises StoreError if another process still
+        holds it after `patience_s` seconds, UsageError if there is no such folder."""
+        path, end = self.path / _LOCK, time.monotonic() + patience_s
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except (FileNotFoundError, NotADirectoryError):
@@ -72,11 +73,17 @@ class RunDirectory:
         except OSError as error:
             raise StoreError(f"Can't write {path}: {error.strerror}", "Check its permissions") from None
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another one"
-                raise StoreError(f"{self.path} is in use by process {holder}", "Wait for it, or end it") from None
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= end:
+                        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another one"
+                        raise StoreError(
+                            f"{self.path} is in use by process {holder}", "Wait for it, or end it"
+                        ) from None
+                time.sleep(0.2)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             yield
@@ -118,6 +125,13 @@ class RunDirectory:
     @property
     def was_begun(self) -> bool:
         return (self.path / RunManifest.file_name).is_file()
+
+    def begin(self, task: Task, options: OptimizeOptions, command: tuple[str, ...]) -> RunManifest:
+        """Creates the folder and writes the start of the run, or its resumption if it was begun. Raises UsageError,
+        StoreError."""
+        if self.was_begun:
+            return self.write_resumption(self.read_start()[2], options)[0]
+        return RunDirectory.create(self.path, task.name).write_start(task, options, command)
 
     def ended(self) -> Trajectory | None:
         """Returns the trajectory if the policy itself ended the run, else None. Raises StoreError."""
@@ -212,12 +226,7 @@ def now() -> str:
 
 def _fresh(parent: Path, task_name: str) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = parent / f"{task_name}-{stamp}"
-    number = 1
-    while path.exists():
-        number += 1
-        path = parent / f"{task_name}-{stamp}-{number}"
-    return path
+    return parent / unused(f"{task_name}-{stamp}", lambda name: (parent / name).exists())
 
 
 def current_commit() -> str | None:

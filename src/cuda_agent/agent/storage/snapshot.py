@@ -24,8 +24,6 @@ MAX_DEPTH = 16
 #: a file that changed within this time may change again without a new time stamp.
 _TICK_NS = 100_000_000
 
-_Signature = tuple[int, int, int, int]
-
 
 class FileEntry(Record):
     """What stands at one path. `content` names a file's stored object (None: too large), or is a link's target."""
@@ -46,7 +44,7 @@ class Snapshots:
     def __init__(self, root: Path, store: ContentStore, fixed: Collection[str]) -> None:
         """`fixed` are relative paths that the agent can't change."""
         self._root, self._store, self._fixed = root, store, frozenset(fixed)
-        self._known: dict[str, tuple[_Signature, str]] = {}
+        self._known: dict[str, tuple[tuple[int, int, int, int], str]] = {}
 
     def take(self) -> Tree:
         """Takes a snapshot. Follows no links. Raises StoreError when the disk refuses."""
@@ -102,7 +100,7 @@ class Snapshots:
     def _content(self, path: str, name: str, folder: int, facts: os.stat_result, *, store: bool) -> str | None:
         if facts.st_size > MAX_FILE_BYTES:
             return None
-        signature = _signature(facts)
+        signature = facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
         known = self._known.get(path)
         if known is not None and known[0] == signature:
             return known[1]
@@ -133,10 +131,6 @@ class Snapshots:
 def objects(tree: Mapping[str, FileEntry]) -> set[str]:
     """Returns the names of the stored contents that a snapshot needs."""
     return {entry.content for entry in tree.values() if entry.kind == "file" and entry.content is not None}
-
-
-def _signature(facts: os.stat_result) -> _Signature:
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _is_text(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -35,3 +36,10 @@ def read_transcript(directory: Path) -> tuple[Turn, ...]:
         except ValidationError as error:
             raise StoreError(f"{path}, line {number} is not a turn: {error.errors()[0]['msg']}") from None
     return tuple(turns)
+
+
+def passed_times(turns: Iterable[Turn]) -> tuple[float, ...]:
+    """Returns the microseconds of each judged profile that passed, in order."""
+    found = (result.data for turn in turns for result in turn.results if result.data.get("verdict") == "passed")
+    times = (data.get("latency_us") for data in found)
+    return tuple(float(time) for time in times if isinstance(time, int | float))

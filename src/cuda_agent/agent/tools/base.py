@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -43,22 +41,17 @@ class Tool(Arguments, ABC):
     @classmethod
     def parameters(cls) -> dict[str, Any]:
         """Returns the JSON schema of the arguments without references, since not every server follows them."""
-        return copy.deepcopy(_parameters(cls))
+        schema = cls.model_json_schema()
+        definitions = schema.pop("$defs", {})
+        schema.pop("description", None)
+        plain: dict[str, Any] = _plain(schema, definitions)
+        return plain
 
     @classmethod
     def function(cls) -> dict[str, Any]:
         """Returns the tool as a function of the OpenAI protocol."""
         function = {"name": cls.__name__, "description": cls.description(), "parameters": cls.parameters()}
         return {"type": "function", "function": function}
-
-
-@cache
-def _parameters(tool: type[Tool]) -> dict[str, Any]:
-    schema = tool.model_json_schema()
-    definitions = schema.pop("$defs", {})
-    schema.pop("description", None)
-    plain: dict[str, Any] = _plain(schema, definitions)
-    return plain
 
 
 def _plain(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -72,7 +72,8 @@ class Toolbox:
         try:
             asked = tool.model_validate(call.arguments)
         except ValidationError as error:
-            return _wrong(f"{_problems(error)}\n{_usage(tool)}")
+            found = (f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors()[:5])
+            return _wrong(f"Wrong call: {'; '.join(found)}\n{_usage(tool)}")
         try:
             return asked.run(self.context)
         except CallRefused as refusal:
@@ -81,11 +82,6 @@ class Toolbox:
 
 def _wrong(text: str) -> ToolAnswer:
     return ToolAnswer(text, ok=False, data={WRONG_CALL: True})
-
-
-def _problems(error: ValidationError) -> str:
-    lines = (f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors()[:5])
-    return "Wrong call: " + "; ".join(lines)
 
 
 def _unusable(value: object) -> str:

@@ -35,7 +35,6 @@ def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
 
 
 def make_sampler(model: Any, dialogue: Dialogue, settings: DialogueSettings, seed: int) -> Sampler:
-    """Returns a sampler for turns of a dialogue."""
     return Sampler(
         model, stop_id=dialogue.stop_id, pad_id=dialogue.pad_id, turn_tokens=settings.turn_tokens,
         context_tokens=settings.context_tokens, seed=seed,

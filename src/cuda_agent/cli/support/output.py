@@ -10,8 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from pydantic import BaseModel
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,11 +20,13 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from cuda_agent.agent.run import RunStatus
-from cuda_agent.cli.support.settings import DebugArg, JsonArg
 from cuda_agent.core.errors import EXIT_OK
 from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.trajectory import budget_line, history_line
 from cuda_agent.report.units import seconds
+
+JsonArg = Annotated[bool, typer.Option("--json", help="Print only one JSON document on standard output.")]
+DebugArg = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 _PLAIN_WIDTH = 160
 #: without a terminal, the judge's own steps are printed at most this often.

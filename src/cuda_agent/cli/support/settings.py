@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.policies.registry import policy_name
+from cuda_agent.cli.support.output import CommandAnswer, answers
 from cuda_agent.core.config import Configuration, Flag, inner_configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
@@ -44,8 +45,6 @@ SetArg = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as ppo.steps=20 (repeat it)."),
 ]
-JsonArg = Annotated[bool, typer.Option("--json", help="Print only one JSON document on standard output.")]
-DebugArg = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 #: typer's names -> those of a field's constraints.
 _BOUNDS = (("min", "ge"), ("max", "le"))
@@ -147,9 +146,10 @@ def with_settings(
     base: Mapping[str, Any] | None = None,
     defaults: bool = True,
     file: bool = True,
-) -> Callable[[Command], Command]:
+) -> Callable[[Callable[..., int] | Callable[..., CommandAnswer]], Command]:
     """Gives a command those options that the fields of `kind` have, and `--config`. Its first parameter gets the
-    configuration, or the settings where it has the type `Settings` and completes them.
+    configuration, or the settings where it has the type `Settings` and completes them. A command that returns a
+    CommandAnswer is one of `answers` too.
 
     `only` and `without` name fields by their dotted keys. `base` holds other defaults than the fields have; `defaults`
     is False where they are what the command finds. `file` is False for a command that takes no `--config`.
@@ -161,7 +161,9 @@ def with_settings(
     for name, one in options.items():
         annotations[name] = one.annotation(usual.get(one.key, one.field.default) if defaults else None)
 
-    def decorate(command: Command) -> Command:
+    def decorate(given_command: Callable[..., Any]) -> Command:
+        answering = inspect.signature(given_command, eval_str=True).return_annotation is CommandAnswer
+        command: Command = answers(given_command) if answering else given_command
         first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
         @functools.wraps(command)

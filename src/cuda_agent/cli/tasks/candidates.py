@@ -26,7 +26,6 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 
 @with_settings(CrawlOptions)
-@answers
 def crawl(
     options: CrawlOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set; made if it is missing.")],
@@ -51,7 +50,6 @@ def crawl(
 
 
 @with_settings(ComposeRunOptions, without=("llm.context_tokens", "llm.reasoning", "llm.tools"))
-@answers
 def compose(
     settings: Settings,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its seeds.")],

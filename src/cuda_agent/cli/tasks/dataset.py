@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView
 from cuda_agent.cli.support.settings import put_device, with_settings
 from cuda_agent.core.enums import Device
 from cuda_agent.core.settings import Settings
@@ -25,7 +25,6 @@ _MOST = 20
 
 
 @with_settings(FilterOptions, only=("device",), file=False)
-@answers
 def build(
     settings: Settings,
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The data set's settings: TOML or YAML.")],
@@ -50,7 +49,6 @@ def build(
 
 
 @with_settings(ChooseOptions)
-@answers
 def export(
     options: ChooseOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, filtered and compared.")],
@@ -67,7 +65,6 @@ def export(
 
 
 @with_settings(ChooseOptions)
-@answers
 def stats(
     options: ChooseOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, or an exported one.")],

@@ -18,7 +18,6 @@ from cuda_agent.tasks.filter.run import Filtered, Shard, filter_folder, read_can
 
 
 @with_settings(FilterRunOptions)
-@answers
 def filter_candidates(
     options: FilterRunOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
+from cuda_agent.cli.support.output import CommandAnswer, ProgressView
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
 from cuda_agent.tasks.decontaminate.references import capturing, load_references, write_fingerprints
@@ -17,7 +17,6 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 
 @with_settings(DecontaminateOptions, base=CPU)
-@answers
 def decontaminate(
     options: DecontaminateOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],
@@ -52,7 +51,6 @@ def decontaminate(
 
 
 @with_settings(DecontaminateOptions, only=("device", "memory_mib", "sandbox"), base=CPU)
-@answers
 def fingerprint(
     options: DecontaminateOptions,
     path: Annotated[str, typer.Argument(metavar="PATH", help="The evaluation set, as --against takes it.")],

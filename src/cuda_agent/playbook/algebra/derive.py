@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind, reached
+from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind, base_name, reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.draft import Draft, aten, node_refs
 from cuda_agent.playbook.algebra.match import is_view
@@ -15,24 +15,20 @@ _INDEXING = _CHEAP | aten(
     "eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar tril triu where.self logical_not logical_and "
     "logical_or bitwise_not scalar_tensor masked_fill.Scalar full_like zeros_like ones_like eye"
 )
-_FROM_MEMORY = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "conv", "convolution", "embedding")
+_FROM_MEMORY = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "embedding")
 _INLINE_NODES = 2
 _ALWAYS_SMALL = 1 << 22
-
-
-def _is_contiguous(draft: Draft, arg: object) -> bool:
-    if not isinstance(arg, Ref):
-        return False
-    meta = draft.meta(arg)
-    return ir.same_strides(meta.shape, meta.strides, ir.contiguous(meta.shape))
 
 
 def _only_addressing(draft: Draft, node: Node) -> bool:
     """Returns whether the node is a view of its operand that needs no copy. A clone counts too, since kernels write
     their results in any order."""
-    copies = node.op in ("aten.reshape.default", "aten.flatten.using_ints") and not _is_contiguous(draft, node.args[0])
-    views = is_view(node) or node.op == "aten.clone.default"
-    return views and bool(node.args) and isinstance(node.args[0], Ref) and not copies
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Ref) or not (is_view(node) or node.op == "aten.clone.default"):
+        return False
+    meta = draft.meta(source)
+    may_copy = node.op in ("aten.reshape.default", "aten.flatten.using_ints")
+    return not may_copy or ir.same_strides(meta.shape, meta.strides, ir.contiguous(meta.shape))
 
 
 def _ancestors(draft: Draft, name: str) -> set[str]:
@@ -48,16 +44,12 @@ def _readers(draft: Draft, name: str) -> list[Node]:
     return found
 
 
-def _wants_memory(node: Node) -> bool:
-    name = node.op.removeprefix("aten.").split(".")[0]
-    return name in _FROM_MEMORY or name.startswith("conv")
-
-
 def _worth_deriving(draft: Draft, name: str) -> bool:
     """Returns whether a value should be derived. It should where a library call reads it. Otherwise it should not where
     the kernel that reads it can compute it at almost no cost, or where reading costs more than computing."""
     readers = _readers(draft, name)
-    if any(_wants_memory(user) for user in readers):
+    names = [base_name(user.op) for user in readers]
+    if any(name in _FROM_MEMORY or name.startswith("conv") for name in names):
         return True
     family = _ancestors(draft, name)
     nodes = [node for item in family if (node := draft.node(item)) is not None]

@@ -31,8 +31,7 @@ def refuse(reason: object) -> None:
 def tensors(*args: Arg) -> tuple[Ref, ...]:
     """Returns the arguments. Raises NoMatch where one of them isn't a tensor."""
     found = tuple(arg for arg in args if isinstance(arg, Ref))
-    if len(found) != len(args):
-        raise NoMatch
+    refuse(len(found) != len(args))
     return found
 
 
@@ -151,7 +150,13 @@ class Draft:
         self._register(node)
         return Ref(ref=name)
 
-    def _redirect(self, old: str, new: str) -> None:
+    def replace(self, old: str, new: str) -> None:
+        """Replaces every use of `old` by `new`, and removes the nodes that become unused."""
+        self.outputs = [new if name == old else name for name in self.outputs]
+        self.substitute(old, new)
+
+    def substitute(self, old: str, new: str) -> None:
+        """Replaces every use of `old` by `new`, except as an output of the graph."""
         for user in sorted(self._users.pop(old, ())):
             node = self._nodes[user]
             self._nodes[user] = node.model_copy(
@@ -161,16 +166,6 @@ class Draft:
                 }
             )
             self._users.setdefault(new, set()).add(user)
-
-    def replace(self, old: str, new: str) -> None:
-        """Replaces every use of `old` by `new`, and removes the nodes that become unused."""
-        self._redirect(old, new)
-        self.outputs = [new if name == old else name for name in self.outputs]
-        self._drop(old)
-
-    def substitute(self, old: str, new: str) -> None:
-        """Replaces every use of `old` by `new`, except as an output of the graph."""
-        self._redirect(old, new)
         self._drop(old)
 
     def _drop(self, name: str) -> None:

@@ -8,11 +8,6 @@ from cuda_agent.playbook.algebra.emit import binary, cast, full, reshape, unary,
 from cuda_agent.playbook.algebra.match import Layer, Term, as_layer, as_term, channel_size, with_weights
 
 
-def _same(draft: Draft, a: Node, b: Node) -> bool:
-    """Returns whether two results have the same shape and type."""
-    return draft.meta(a.name).shape == draft.meta(b.name).shape and draft.meta(a.name).dtype == draft.meta(b.name).dtype
-
-
 def _has_weights(draft: Draft, layer: Layer) -> bool:
     """Returns whether weight and bias don't depend on the input."""
     return draft.is_weight(layer.weight) and (layer.bias is None or draft.is_weight(layer.bias))
@@ -75,8 +70,10 @@ def _after_layer(draft: Draft, node: Node, ops: tuple[str, ...]) -> tuple[Term, 
     must be weights. Returns the term, the layer, and the other operand as a `_vector`. Raises NoMatch."""
     term = as_term(draft, node)
     layer = as_layer(draft, draft.node(term.x)) if term.op in ops else None
-    if layer is None or draft.uses(term.x.ref) != 1 or not _same(draft, node, layer.node):
+    if layer is None or draft.uses(term.x.ref) != 1:
         raise NoMatch
+    before, after = draft.meta(layer.node.name), draft.meta(node.name)
+    refuse((before.shape, before.dtype) != (after.shape, after.dtype))
     weights = (layer.weight, layer.bias) if "mul" in ops else (layer.bias,)
     vector = None
     if all(part is None or draft.is_weight(part) for part in weights):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, aten, is_float, tensors
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, aten, is_float, refuse, tensors
 from cuda_agent.playbook.algebra.emit import integers
 
 _TRANSPOSED = aten("conv_transpose1d conv_transpose2d.input conv_transpose3d.input")
@@ -41,8 +41,7 @@ def as_reduction(draft: Draft, node: Node | None) -> Reduction:
         raise NoMatch
     (x,) = tensors(node.args[0])
     meta = draft.meta(x)
-    if not is_float(meta.dtype) or draft.meta(node.name).dtype != meta.dtype:
-        raise NoMatch
+    refuse(not is_float(meta.dtype) or draft.meta(node.name).dtype != meta.dtype)
     op = "sum" if node.op.startswith("aten.sum") else "mean"
     rank = len(meta.shape)
     if node.op.endswith("default"):
@@ -73,8 +72,7 @@ def as_term(draft: Draft, node: Node | None, *, weights_only: bool = True) -> Te
     (a,) = tensors(a)
     floats = [a, Ref(ref=node.name), *((b,) if isinstance(b, Ref) else ())]
     fits = draft.is_weight(b) or not weights_only if isinstance(b, Ref) else draft.literal(b) is not None
-    if not fits or not all(is_float(draft.meta(value).dtype) for value in floats):
-        raise NoMatch
+    refuse(not fits or not all(is_float(draft.meta(value).dtype) for value in floats))
     return Term(op, a, b)
 
 

@@ -163,8 +163,7 @@ def reduced_rows(draft: Draft, node: Node) -> str:
     rows = math.prod(shape[dim] for dim in found.dims)
     refuse(len(shape) - 1 in found.dims or rows == 1)
     if isinstance(bias, Ref) and found.op == "sum":
-        if not draft.is_weight(bias):
-            raise NoMatch
+        refuse(not draft.is_weight(bias))
         times = binary(draft, node, "mul", wide(draft, node, bias), float(rows))
         bias = cast(draft, node, times, draft.meta(bias).dtype)
     pooled = reduce(draft, node, found.op, x, found.dims, True)

@@ -50,17 +50,12 @@ def layers_of_networks(draft: Draft, node: Node) -> str:
         assert draft.meta(w_hh).shape[0] == directions * gates * hidden
         x, *end = draft.emit_several(node, op, args, metas)
         ends.append(tuple(end))
-    _replace_results(draft, node, [x, *(_stacked(draft, node, last) for last in zip(*ends, strict=True))])
-    return x.ref
-
-
-def _replace_results(draft: Draft, node: Node, results: Sequence[Ref | None]) -> None:
-    """Replaces the values that are taken from the node's results."""
+    results = [x, *(_stacked(draft, node, last) for last in zip(*ends, strict=True))]
     for user in draft.users(node.name):
-        place = user.args[1]
-        found = results[place] if isinstance(place, int) else None
+        found = results[int(str(user.args[1]))]
         assert found is not None
         draft.replace(user.name, found.ref)
+    return x.ref
 
 
 def _stacked(draft: Draft, at: Node, parts: Sequence[Arg]) -> Ref | None:
@@ -76,15 +71,10 @@ def _stacked(draft: Draft, at: Node, parts: Sequence[Arg]) -> Ref | None:
 def _start(draft: Draft, at: Node, start: Arg, first: int, shape: Sequence[int]) -> Ref | None:
     """Returns a layer's part of the initial states, None for zeros."""
     assert isinstance(start, Ref)
-    if _is_zero(draft, start):
+    made, known = draft.node(start), draft.inputs[start.ref].values if start.ref in draft.inputs else None
+    if made is not None and (made.op == "aten.zeros.default" or (made.op == "aten.full.default" and made.args[1] == 0)):
+        return None
+    if known is not None and not any(known):
         return None
     args = (start, 0, first, first + shape[0])
     return draft.emit(at, "aten.slice.Tensor", args, contiguous_meta(shape, "float32"))
-
-
-def _is_zero(draft: Draft, value: Ref) -> bool:
-    made = draft.node(value)
-    if made is None:
-        known = draft.inputs[value.ref].values
-        return known is not None and not any(known)
-    return made.op == "aten.zeros.default" or (made.op == "aten.full.default" and made.args[1] == 0)

@@ -65,8 +65,7 @@ def merge_scalars(draft: Draft, node: Node) -> str:
     if outer.op in ("mul", "div") and inner.op in ("mul", "div"):
         factor = (first if inner.op == "mul" else 1 / first if first else math.inf) * 1.0
         merged = factor * value if outer.op == "mul" else factor / value if value else math.inf
-        if not 1e-30 < abs(merged) < 1e30:
-            raise NoMatch
+        refuse(not 1e-30 < abs(merged) < 1e30)
         return binary(draft, node, "mul", inner.x, merged).ref
     if outer.op in ("add", "sub") and inner.op in ("add", "sub"):
         total = (first if inner.op == "add" else -first) + (value if outer.op == "add" else -value)
@@ -134,26 +133,20 @@ def _matrix_transposed(draft: Draft, node: Node | None) -> Ref | None:
     return None
 
 
-def _transposed(draft: Draft, at: Node, value: Ref) -> Ref:
-    inner = _matrix_transposed(draft, draft.node(value))
-    return inner if inner is not None else transpose(draft, at, value)
-
-
 def product_to_linear(draft: Draft, node: Node) -> str:
     """x·B = linear(x, Bᵀ) and addmm(c, x, B) = linear(x, Bᵀ, c) for a matrix B: exact. A c that isn't a vector is added
     afterwards."""
     bias = None
     if node.op == "aten.addmm.default":
         bias, x, right = node.args[:3]
-        if any(node.argument(3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))):
-            raise NoMatch
+        refuse(any(node.argument(3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))))
     elif node.op in ("aten.mm.default", "aten.matmul.default"):
         x, right = node.args[:2]
     else:
         raise NoMatch
     x, right = tensors(x, right)
     refuse(not is_float(draft.meta(x).dtype) or len(draft.meta(right).shape) != 2 or len(draft.meta(x).shape) < 2)
-    weight = _transposed(draft, node, right)
+    weight = _matrix_transposed(draft, draft.node(right)) or transpose(draft, node, right)
     if isinstance(bias, Ref) and draft.meta(bias).shape != draft.meta(weight).shape[:1]:
         return binary(draft, node, "add", linear(draft, node, x, weight, None), bias).ref
     return linear(draft, node, x, weight, bias).ref
@@ -163,8 +156,7 @@ def added_product(draft: Draft, node: Node) -> str:
     """addmm, baddbmm, addmv and addbmm of (c, A, B) are beta·c + alpha·A·B: exact up to one rounding. addbmm also sums
     over the batch."""
     name = node.op.removeprefix("aten.").removesuffix(".default")
-    if name not in ("addmm", "baddbmm", "addmv", "addbmm"):
-        raise NoMatch
+    refuse(name not in ("addmm", "baddbmm", "addmv", "addbmm"))
     factors = [node.argument(3 + place, word, 1) for place, word in enumerate(("beta", "alpha"))]
     beta, alpha = factors
     refuse(name == "addmm" and factors == [1, 1])

@@ -20,17 +20,14 @@ def common_dtype(b: Builder, args: list[Any]) -> str:
             if not result or (group is zeros and _category(dtype) > _category(result)) or group is dims:
                 result = ir.promote(result, dtype) if result else dtype
     for scalar in args:
-        if not isinstance(scalar, str) and _scalar_category(scalar) > _category(result):
-            result = "float32" if isinstance(scalar, float) else "int64"
+        if not isinstance(scalar, str):
+            own = "bool" if isinstance(scalar, bool) else "int64" if isinstance(scalar, int) else "float32"
+            result = own if _category(own) > _category(result) else result
     return result
 
 
 def _category(dtype: str) -> int:
     return 0 if dtype == "bool" else 2 if dtype in ir.FLOAT_DTYPES else 1
-
-
-def _scalar_category(value: ir.Scalar) -> int:
-    return 0 if isinstance(value, bool) else 1 if isinstance(value, int) else 2
 
 
 def unary(b: Builder, node: Node, op: str) -> str:

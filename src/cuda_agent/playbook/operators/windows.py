@@ -250,7 +250,6 @@ def max_pool(b: Builder, node: Node) -> str | tuple[str | None, ...]:
 
 
 def adaptive_max_pool(b: Builder, node: Node) -> str | tuple[str | None, ...]:
-    """Lowers adaptive maximum pooling."""
     return _max(b, node, *_adaptive(b, node, "max"))
 
 
@@ -293,7 +292,6 @@ def _counts(b: Builder, node: Node, directions: Sequence[Direction], with_paddin
 
 
 def adaptive_avg_pool(b: Builder, node: Node) -> str:
-    """Lowers adaptive average pooling."""
     x, directions = _adaptive(b, node, "sum")
     return _average(b, node, x, directions, float(ir.numel([d.taps for d in directions])))
 

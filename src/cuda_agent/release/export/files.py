@@ -11,13 +11,12 @@ from typing import Any
 from cuda_agent.core.assets import filled
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.graph import DRAWS, base_name
+from cuda_agent.core.graph import DRAWS, base_name, spec_text
 from cuda_agent.core.records import Evaluation
 from cuda_agent.judge import gencode
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension
 from cuda_agent.release.export.source import Finished
 from cuda_agent.release.export.verified import Verified
-from cuda_agent.release.source_text import spec_text
 from cuda_agent.reward import closest_attempt, keep_original
 from cuda_agent.workspace.layout import fixed_files
 
@@ -68,11 +67,13 @@ def filled_folder(part: str, names: dict[str, str], values: dict[str, Any]) -> d
 
 def common_values(package: str, name: str, needs: list[str]) -> dict[str, Any]:
     """Returns the templates' values for a package of the kernels of `name`, which also imports `needs`."""
+    # Other characters could break out of Python, TOML, Nix or Markdown text.
+    plain = re.sub(r"[^A-Za-z0-9 ._-]", "_", name)
     return {
         "package": package,
         "distribution": package.replace("_", "-").strip("-"),
         "version": _VERSION,
-        "summary": f"Verified kernels for {_plain(name)}, from cuda-agent",
+        "summary": f"Verified kernels for {plain}, from cuda-agent",
         "torch_minimum": "2.11",
         "needs": needs,
         "cuda_agent": metadata.version("cuda-agent"),
@@ -84,6 +85,9 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
     on_gpu = described.device is Device.CUDA
     capability = described.compute_capability
     operator = kind != "package"
+    flag = gencode(capability)[0] if on_gpu else ""
+    # What the judge compiles for, such as `9.0a` for `9.0`.
+    architecture = f"{capability}{'a' if flag.endswith('a') else ''}" if on_gpu and capability else ""
     return common_values(package, finished.task.name, distributions(finished.task.source)) | {
         "kind": kind,
         "hub": kind == "hf-kernels",
@@ -91,8 +95,8 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
         "native": f"{package}_{described.device.value}",
         "device": described.device.value,
         "capability": capability,
-        "gencode": gencode(capability)[0] if on_gpu else "",
-        "architecture": _architecture(capability) if on_gpu and capability else "",
+        "gencode": flag,
+        "architecture": architecture,
         "libraries": repr(libraries(finished.candidate.files) if on_gpu else []),
         "link": libraries(finished.candidate.files) if on_gpu else [],
         "frozen": described.frozen,
@@ -118,22 +122,11 @@ def evidence(evaluation: Evaluation) -> str:
     ).removesuffix("\n")
 
 
-def _plain(name: str) -> str:
-    """Returns a task's name without characters that could break out of Python, TOML, Nix or Markdown text."""
-    return re.sub(r"[^A-Za-z0-9 ._-]", "_", name)
-
-
 def _call_text(init: dict[str, Any]) -> str:
     """Returns the constructor's arguments as Python text."""
     given = init["dict"]
     positional = [spec_text(item) for item in given["args"]["list"]]
     return ", ".join([*positional, *(f"{name}={spec_text(item)}" for name, item in given["kwargs"]["dict"].items())])
-
-
-def _architecture(capability: str) -> str:
-    """Returns the architecture that the judge compiles for, such as `9.0a` for `9.0`."""
-    flag = gencode(capability)[0]
-    return capability + ("a" if flag.endswith("a") else "")
 
 
 def _check_names(native: dict[str, str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cuda_agent.agent.context import Progress
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import KeepOriginal, TaskError, UsageError
@@ -16,8 +17,6 @@ from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
 from cuda_agent.release.extract.whole_model import Optimized, WholeModelResult, judge_whole_model
 from cuda_agent.reward import closest_attempt, keep_original
-
-Say = Callable[[str, str], None]
 
 
 def optimized(
@@ -87,7 +86,7 @@ def apply(
     *,
     notes: Sequence[str] = (),
     compiled: bool = True,
-    say: Say | None = None,
+    say: Progress | None = None,
 ) -> WholeModel:
     """Measures the model and returns the record, without writing it. With `compiled`, `torch.compile` of the original
     is timed too.

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.graph import TensorMeta, spec_text
 from cuda_agent.release.extract.closure import Inexpressible
 from cuda_agent.release.extract.inside.callspec import describe
-from cuda_agent.release.source_text import number_text, spec_text
+from cuda_agent.release.source_text import number_text
 from cuda_agent.workers.buffers import contiguous, dense
 from cuda_agent.workers.inside.task.pytree import Spec, flatten, tensor_meta
 

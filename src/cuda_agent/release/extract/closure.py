@@ -146,7 +146,7 @@ class Sources:
                     raise Inexpressible(f"its source imports the module {alias.name} as a whole; import names from it")
                 self.need(f"import {alias.name}{suffix}")
                 continue
-            origin = _absolute(statement, file.package)
+            origin = importlib.util.resolve_name("." * statement.level + (statement.module or ""), file.package)
             if origin not in self.own:
                 if f"{origin}.{alias.name}" in self.own:
                     raise Inexpressible(f"its source imports the module {alias.name} as a whole; import names from it")
@@ -218,12 +218,6 @@ def _loaded(statement: ast.stmt) -> set[str]:
             if isinstance(quoted, ast.Constant) and isinstance(quoted.value, str) and quoted.value.isidentifier():
                 names.add(quoted.value)
     return names
-
-
-def _absolute(statement: ast.ImportFrom, package: str) -> str:
-    if not statement.level:
-        return statement.module or ""
-    return importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
 
 
 def _text(file: _File, statement: ast.stmt) -> str:

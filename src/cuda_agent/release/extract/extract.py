@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from cuda_agent.agent.context import Progress
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import StoreError, TaskError, UsageError, WorkerError
@@ -32,8 +33,6 @@ _MOST_BYTES = 64 << 20
 #: idle threads don't spin on the cores of other processes; the sandbox has no network.
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "HF_HUB_OFFLINE": "1"}
 
-Say = Callable[[str, str], None]
-
 
 def extract(
     whole: WholeModelSource,
@@ -47,7 +46,7 @@ def extract(
     readable: Sequence[Path] = (),
     timeout_s: float = 600.0,
     seed: int = 0,
-    say: Say = lambda phase, text: None,
+    say: Progress = lambda phase, text: None,
 ) -> tuple[Extraction, str]:
     """Writes the tasks' files, `whole.py` and the record into `out`. Returns the record, and a note on how the time was
     taken.

@@ -66,7 +66,10 @@ def judge_whole_model(session: JudgeSession, parts: Sequence[Optimized]) -> Whol
     try:
         _load(session, process, parts, libraries)
         verified = Verification(session, process, FLOOR).run()
-        found = WholeModelResult(verify=verified, calls=_calls(process, parts))
+        # The worker's counts of calls are for information only.
+        told = process.ask(CountRedirected()).calls
+        calls = {path: told.get(path, (0, 0)) for part in parts for path in part.task.paths}
+        found = WholeModelResult(verify=verified, calls=calls)
         if not verified.passed:
             return WholeModelResult(failing(verified)[1], verified, calls=found.calls)
         process.release()
@@ -102,9 +105,3 @@ def _load(
         told.append(PatchedPart(library=str(inside), model=str(root / MODEL_FILE), **same))
     task, init = session.task, session.reference.spec.init
     process.ask(LoadPatched(name=task.name, source=task.source, init=init, parts=tuple(told)))
-
-
-def _calls(process: CandidateProcess, parts: Sequence[Optimized]) -> dict[str, tuple[int, int]]:
-    """Returns the worker's counts of calls. They are for information only."""
-    told = process.ask(CountRedirected()).calls
-    return {path: told.get(path, (0, 0)) for part in parts for path in part.task.paths}

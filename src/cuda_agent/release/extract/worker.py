@@ -15,6 +15,7 @@ import torch
 
 from cuda_agent.core.errors import CudaAgentError, TaskError
 from cuda_agent.core.extraction import LeftOutPart
+from cuda_agent.core.files import unused
 from cuda_agent.release.extract.calls import draw
 from cuda_agent.release.extract.choose import PartGroup, TaskChoice, choose
 from cuda_agent.release.extract.closure import Inexpressible, own_modules
@@ -93,8 +94,9 @@ class ModelExtraction:
         pending = list(choice.units)
         while pending and len(tasks) < self._job.top:
             group = pending.pop(0)
+            name = unused(found.parts[group.members[0]].kind, {task.name for task in tasks}.__contains__, "_")
             try:
-                task, others = self._task_of(found, group, self._name(found.parts[group.members[0]], tasks))
+                task, others = self._task_of(found, group, name)
             except Inexpressible as error:
                 group.reason = str(error)
                 choice.left_out.append(group)
@@ -122,14 +124,6 @@ class ModelExtraction:
         choice.left_out += inner.left_out
         pending += inner.units
         pending.sort(key=lambda one: -one.us)
-
-    def _name(self, part: Part, tasks: list[DraftTask]) -> str:
-        taken = {task.name for task in tasks}
-        name, number = part.kind, 1
-        while name in taken:
-            number += 1
-            name = f"{part.kind}_{number}"
-        return name
 
     def _task_of(self, found: Survey, group: PartGroup, name: str) -> tuple[DraftTask, list[int]]:
         """Returns the task of a group's first member, and the members that differ from it. Raises Inexpressible."""

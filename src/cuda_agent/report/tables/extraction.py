@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cuda_agent.core.baselines import Baseline
-from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel
+from cuda_agent.core.extraction import Extraction, LeftOutPart, WholeModel
 from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import ratio_cells, stack_line, time_cells
@@ -24,7 +24,8 @@ def extraction_view(extraction: Extraction, note: str = "") -> RenderableType:
     words = ("task", "where", "class")
     table = plain_table("task", "of the time", "µs", "calls", "where", "class", left=words, wrap=words)
     for task in extraction.tasks:
-        table.add_row(task.name, f"{task.share:.1%}", microseconds(task.time_us), str(task.calls), *_task_words(task))
+        numbers = f"{task.share:.1%}", microseconds(task.time_us), str(task.calls)
+        table.add_row(task.name, *numbers, _places(task.paths), plain(task.origin))
     parts: list[RenderableType] = [table]
     left = [one for one in extraction.left_out if one.share >= _LEAST_SHARE]
     if left:
@@ -69,10 +70,6 @@ def _verdict(record: WholeModel) -> Text:
     if record.speedup is None:
         return Text(f"outputs agree; not timed: {plain(record.reason)}", style="bold yellow")
     return Text("outputs agree", style="bold green")
-
-
-def _task_words(task: ExtractedTask) -> tuple[str, str]:
-    return _places(task.paths), plain(task.origin)
 
 
 def _left_line(left: LeftOutPart, what: str = "no task") -> Text:

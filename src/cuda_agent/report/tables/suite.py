@@ -20,6 +20,7 @@ from cuda_agent.report.units import bounds, geometric_mean, microseconds, times
 
 #: below this share of a ratio its interval begins too low: the ratio is uncertain.
 _CERTAIN = 0.8
+_STYLES = {"passed": "green", "kept": "yellow", "not covered": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,9 @@ def suite_view(rows: Sequence[RunRow]) -> RenderableType:
     # A ratio's interval stands below it where the terminal is narrow.
     table = plain_table(*headers, left=("task", "result"), wrap=("task", *against))
     for row in rows:
-        table.add_row(Text(plain(row.task)), Text(row.state, style=_style(row.state)), *_numbers(row))
+        table.add_row(Text(plain(row.task)), Text(row.state, style=_STYLES.get(row.state, "red")), *_numbers(row))
     notes = [Text(plain(f"{row.task}: {row.state}: {row.note}")) for row in rows if row.note]
     return Group(table, *notes, *map(Text, _totals(rows)))
-
-
-def _style(state: str) -> str:
-    return {"passed": "green", "kept": "yellow", "not covered": "yellow"}.get(state, "red")
 
 
 def _numbers(row: RunRow) -> list[str]:

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
-from cuda_agent.report.changes import file_changes
-from cuda_agent.report.plain import cut
+from cuda_agent.report.plain import cut, file_changes
 from cuda_agent.report.tables.trajectory import budget_line
 from cuda_agent.report.units import seconds
 

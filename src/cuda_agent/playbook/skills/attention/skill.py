@@ -125,22 +125,8 @@ class AttentionSkill(Skill):
         if levels is None:
             views = [plain_copy(state, name) for name in names]
             levels = batch_levels(call.batch, [*views, result])
-        return None if levels is None else self._claim(node, call, views, result, levels)
-
-    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
-        return read(node, meta, device, precision) is not None
-
-    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
-        return Options(whole=True) if any(node.op == OPERATOR for node in graph.nodes) else None
-
-    def _claim(
-        self,
-        node: Node,
-        call: Attention,
-        views: Sequence[StridedView],
-        result: StridedView,
-        levels: Sequence[tuple[int, ...]],
-    ) -> Claim:
+        if levels is None:
+            return None
         outer, inner = levels
         numbers = [outer[0], inner[0], call.rows, call.keys]
         for place, view in enumerate([*views, result], 1):
@@ -161,6 +147,12 @@ class AttentionSkill(Skill):
             tunables={tunable: CONFIGS},
         )
         return Claim(step, frozenset({node.name}))
+
+    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
+        return read(node, meta, device, precision) is not None
+
+    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
+        return Options(whole=True) if any(node.op == OPERATOR for node in graph.nodes) else None
 
 
 def kernel(width: int) -> str:

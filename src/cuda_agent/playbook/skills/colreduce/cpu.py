@@ -86,7 +86,6 @@ class _Columns:
 
 
 def source(work: Kernel, name: str) -> str:
-    """Returns the kernel's source."""
     work = exact(work)
     inner, cols = work.rows[-1], ir.numel(work.cols)
     tile = min(_TILE, inner)

@@ -116,8 +116,6 @@ def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim 
         name=f"convolution_{cpp_name(node.name)}",
         inputs=buffers(views),
         outputs=(Buffer(node.name, ir.contiguous_meta(call.result.shape, call.result.dtype)),),
-        files={},
-        declaration="",
         call=render("convolution/cpu.cpp.j2", values).rstrip(),
         includes=("<ATen/ATen.h>",),
     )

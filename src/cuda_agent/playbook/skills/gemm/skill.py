@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
@@ -59,10 +59,6 @@ def _check_bias(view: StridedView | None, n: int) -> None:
         raise DoesNotApply(view.buffer)
 
 
-def _transposed(view: StridedView) -> StridedView:
-    return StridedView(view.buffer, view.shape[::-1], view.strides[::-1], view.offset)
-
-
 def _operands(node: Node) -> tuple[list[str], bool]:
     """Returns the values of left, right and, where there is one, bias, and whether right is given transposed."""
     names = [arg.ref if isinstance(arg, Ref) else None for arg in (*node.args, *node.kwargs.values())]
@@ -102,7 +98,7 @@ def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product
     x, right, *rest = views
     bias = rest[0] if rest else None
     _check_bias(bias, meta.shape[-1])
-    right = _transposed(right) if flip else right
+    right = replace(right, shape=right.shape[::-1], strides=right.strides[::-1]) if flip else right
     plain = ir.contiguous_meta(meta.shape, meta.dtype)
     whole = flat_matrix(right) if len(right.shape) == 2 else None
     if whole is not None:
@@ -167,8 +163,6 @@ def _cpu_step(node: Node, product: Product) -> Claim:
         name=f"gemm_{cpp_name(node.name)}",
         inputs=buffers((product.left, product.right, product.bias)),
         outputs=(Buffer(node.name, product.meta),),
-        files={},
-        declaration="",
         call=render("gemm/cpu.cpp.j2", values).rstrip(),
         includes=("<ATen/ATen.h>",),
     )

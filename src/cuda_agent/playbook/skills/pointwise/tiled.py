@@ -76,7 +76,6 @@ def _padding(work: Kernel, at: int) -> int:
 
 
 def source(work: Kernel, name: str, found: Tiling) -> str:
-    """Returns the kernel's source."""
     last = len(work.cols) - 1
     lanes = Lanes(work, vector_width(work), last)
     coords = [(work.nodes[at].coord, work.nodes[at].dtype) for at in found.loads]

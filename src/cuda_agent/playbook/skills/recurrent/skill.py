@@ -11,7 +11,7 @@ from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, pointer
 from cuda_agent.playbook.skills.shared.operands import MATH, buffers, checked_call, one_piece, product_files
 
 #: the kernels' number of a layer, and its gates.
@@ -92,12 +92,6 @@ class Recurrent(Skill):
         views = [None if name is None else one_piece(state, name, 4) for name in names]
         picked = {user.args[1]: user.name for user in state.users(node.name) if user.op == "getitem"}
         results = [picked.get(at) or state.fresh(f"{cpp_name(node.name)}_{at}") for at in range(len(node.outputs))]
-        step = self._step(state, node, layer, views, results)
-        return Claim(step, frozenset({node.name, *picked.values()}))
-
-    def _step(
-        self, state: PlanState, node: Node, layer: Layer, views: list[StridedView | None], results: list[str]
-    ) -> Step:
         name, launches = f"recurrent_{cpp_name(node.name)}", _launches(state, layer)
         metas = [ir.contiguous_meta(meta.shape, meta.dtype) for meta in node.outputs if meta is not None]
         tunable = f"recurrent_{layer.steps}x{layer.batch}x{layer.hidden}_{layer.gates * layer.directions}"
@@ -112,7 +106,7 @@ class Recurrent(Skill):
             before += one.configs
         # Where there are two ways, the settings of the first one come first.
         choice = f"config_{tunable} < {launches[0].configs} ? {' : '.join(calls)}" if len(calls) > 1 else calls[0]
-        return Step(
+        step = Step(
             name=name,
             inputs=buffers(views),
             outputs=tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True)),
@@ -122,6 +116,7 @@ class Recurrent(Skill):
             tunables={tunable: before} if before else {},
             scratch=tuple(scratch),
         )
+        return Claim(step, frozenset({node.name, *picked.values()}))
 
 
 def kernel(kind: int, hidden: int, device: Device) -> str:

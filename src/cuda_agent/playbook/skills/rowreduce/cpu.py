@@ -74,7 +74,6 @@ class _Rows:
 
 
 def source(work: Kernel, name: str) -> str:
-    """Returns the kernel's source."""
     work = exact(work)
     outer, inner = ir.numel(work.cols[:-1]), work.cols[-1]
     split = ir.numel(work.rows) < _FEW_ROWS and outer * inner >= _LONG_ROW

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 
@@ -16,7 +17,6 @@ from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, pointer
 from cuda_agent.playbook.skills.scatter import slices
-from cuda_agent.playbook.skills.scatter.slices import Slices
 from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, one_piece
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
@@ -192,9 +192,9 @@ class ScatterSkill(Skill):
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """Returns the step for a scatter, None for other nodes. Puts places and values into memory."""
         whole = slices.read(state, node, _way_along(node)) if state.device is Device.CUDA else None
-        claim = None if whole is None else self._claim_slices(state, node, whole)
-        if claim is not None:
-            return claim
+        if whole is not None and whole.way in WAYS:
+            with suppress(DoesNotApply):
+                return Claim(slices.step(state, node, whole, WAYS[whole.way]), frozenset({node.name}))
         within = read_rows(state, node)
         if within is not None:
             return self._claim_rows(state, node, within)
@@ -217,17 +217,6 @@ class ScatterSkill(Skill):
             files=slices.sources("scatter") if cuda else {"kernels/scatter.cpp": _ON_CPU.read_text()},
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
         )
-        return Claim(step, frozenset({node.name}))
-
-    def _claim_slices(self, state: PlanState, node: Node, call: Slices) -> Claim | None:
-        if call.way not in WAYS:
-            return None
-        try:
-            slices.index_along(state, call)
-            base, values = (one_piece(state, name) for name in (call.base, call.values))
-            step = slices.step(state, node, call, base, values, WAYS[call.way])
-        except DoesNotApply:
-            return None
         return Claim(step, frozenset({node.name}))
 
     def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim:

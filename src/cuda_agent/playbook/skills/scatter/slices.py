@@ -11,7 +11,7 @@ from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, DoesNotApply, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, windows
+from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, one_piece, windows
 
 CONFIGS = 4
 #: picks for each slice of the result from which on atomic operations come first among the settings.
@@ -75,7 +75,7 @@ def _operands(node: Node, way: str | None) -> tuple[int, str, GraphRef, GraphRef
     return (dim, way, refs[0], refs[1], refs[2]) if isinstance(dim, int) and len(refs) == 3 else None
 
 
-def index_along(state: PlanState, call: Slices) -> tuple[StridedView, int]:
+def _index_along(state: PlanState, call: Slices) -> tuple[StridedView, int]:
     """Returns the window on the places of the slices, and their distance. Raises DoesNotApply where they differ
     within a slice."""
     whole = state.strided(call.index) if len(state.meta(call.index).shape) > 1 else windows(state, [call.index])[0]
@@ -95,9 +95,10 @@ def sources(name: str) -> dict[str, str]:
     return {f"kernels/{file}": package.joinpath(file).read_text() for file in (f"{name}.cu", "combine.cuh")}
 
 
-def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: StridedView, way: int) -> Step:
+def step(state: PlanState, node: Node, call: Slices, way: int) -> Step:
     """Raises DoesNotApply."""
-    index, apart = index_along(state, call)
+    index, apart = _index_along(state, call)
+    base, values = (one_piece(state, name) for name in (call.base, call.values))
     sizes, picks, wide = base.shape, values.shape[call.dim], state.meta(call.index).dtype == "int64"
     outer, size, inner = math.prod(sizes[: call.dim]), sizes[call.dim], math.prod(sizes[call.dim + 1 :])
     name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_slices_of_{size}_by_{inner}"

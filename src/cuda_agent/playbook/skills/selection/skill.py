@@ -111,12 +111,11 @@ class SelectionSkill(Skill):
         if call is None:
             return None
         last = len(state.meta(call.x).shape) - 1
-        rows = call.x if call.dim == last else _innermost(state, call.x, call.dim)
-        (view,) = readable_windows(state, [rows], lambda view: _rows(view) is not None)
+        by_rows = call.x if call.dim == last else _innermost(state, call.x, call.dim)
+        (view,) = readable_windows(state, [by_rows], lambda view: _rows(view) is not None)
         stride = _rows(view)
-        return None if stride is None else self._claim(state, node, call, view, stride)
-
-    def _claim(self, state: PlanState, node: Node, call: Selection, view: StridedView, stride: int) -> Claim:
+        if stride is None:
+            return None
         picked = {user.args[1]: user.name for user in state.users(node.name) if user.op in _GETITEM}
         rows, size, dtype = math.prod(view.shape[:-1]), view.shape[-1], state.meta(call.x).dtype
         whole = call.k == size and not call.only_last and (size > _FEW or dtype != "float32")

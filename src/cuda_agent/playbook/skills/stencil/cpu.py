@@ -138,7 +138,6 @@ class _Cpu:
         return f"const {st.type(at)}* w{at} = s{at} + {start};"
 
     def values(self) -> dict[str, object]:
-        """Returns the values of the template."""
         st, row = self.stencil, "0"
         for k in st.held[:-1]:
             row = f"({row}) * E{k} + p{k}" if row != "0" else f"p{k}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, common_width
+from cuda_agent.playbook.codegen import Printer, common_width, is_aligned
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
@@ -28,11 +28,9 @@ class _Stage(Lanes):
 
     def is_late(self, expr: Expr) -> bool:
         """Returns whether a load isn't early. A guard holds for a whole vector or for none of it."""
-        return bool(expr.coord.dynamic) or expr.coord.coef((self.along, 0)) not in (0, 1) or self._dynamic_guard(expr)
-
-    def _dynamic_guard(self, expr: Expr) -> bool:
         axis = (self.along, 0)
-        return any(b.coord.dynamic or (self.width > 1 and b.coord.coef(axis) not in (0, 1)) for b in expr.guards)
+        guarded = any(b.coord.dynamic or (self.width > 1 and b.coord.coef(axis) not in (0, 1)) for b in expr.guards)
+        return bool(expr.coord.dynamic) or expr.coord.coef(axis) not in (0, 1) or guarded
 
 
 def _stage_width(stencil: Stencil) -> tuple[int, int]:
@@ -44,15 +42,15 @@ def _stage_width(stencil: Stencil) -> tuple[int, int]:
     width = min(8, 16 // min(ir.ITEM_BYTES[e.dtype] for e in loads))
     while width > 1:
         shift = loads[0].coord.const % width
-        if all(_is_aligned(e.coord, stencil.last, width, shift) and _is_uniform(e, along, width, shift) for e in loads):
+        if all(
+            not e.coord.dynamic
+            and is_aligned(width, e.coord.plus(Coord(const=-shift)), stencil.last)
+            and _is_uniform(e, along, width, shift)
+            for e in loads
+        ):
             return width, shift
         width //= 2
     return 1, 0
-
-
-def _is_aligned(coord: Coord, last: int, width: int, shift: int) -> bool:
-    others = all(coef % width == 0 for (k, _), coef in coord.terms if k != last)
-    return others and not coord.dynamic and coord.const % width == shift
 
 
 def _is_uniform(expr: Expr, along: tuple[int, int], width: int, shift: int) -> bool:
@@ -167,7 +165,7 @@ class _Cuda:
         return {
             "in_registers": reach <= _ROW_REGISTERS,
             "rows": {at: f"s{at} + {self._row()}" for at in st.staged},
-            "tap": self._tap(),
+            "tap": " + ".join(f"t{st.rows + k} * {step}" for k, step in enumerate(ir.contiguous(work.cols))),
             "tap_steady": steady,
             "tap_body": body,
             "row_length": f"(SHIFT + (OUT - 1) * {stride} + {(slide.taps - 1) * dilation if slide else 0} + 4) / 4 * 4",
@@ -191,10 +189,6 @@ class _Cuda:
         loads = [work.nodes[at] for at in printer.needed(st.bodies) if work.nodes[at].op == "load"]
         moving = [e for e in loads if e.coord.coef((st.last, 0)) or e.coord.dynamic]
         return bool(moving) and work.rows[st.last] % 8 > 0
-
-    def _tap(self) -> str:
-        rows, cols = self.stencil.rows, self.work.cols
-        return " + ".join(f"t{rows + k} * {step}" for k, step in enumerate(ir.contiguous(cols)))
 
     def _row(self) -> str:
         """Returns the first position of the thread's outputs in a staged row."""
@@ -220,7 +214,6 @@ class _Cuda:
         return {"result_loads": [*before, *declarations], "result_body": body, "result_stores": stores}
 
     def values(self) -> dict[str, object]:
-        """Returns the values of the template."""
         sizes = {"stage_width": self.width, "store_width": self.store_width, "multiple": self.multiple}
         texts = {**self.staging(), **self.windows(), **self.epilogue(), **self.tables()}
         return {**texts, **sizes, "shift": self.shift, "configs": self.configs}

@@ -37,7 +37,9 @@ class Matcher:
             shape, dtype, strides = self._wanted[index]
             if value.shape != shape or value.dtype != dtype:
                 return False
-            found[index] = value if value.stride() == strides else _laid_out(value, shape, strides)
+            if value.stride() != strides:
+                value = torch.empty_strided(shape, strides, dtype=dtype, device=value.device).copy_(value)
+            found[index] = value
             return True
         if "v" in spec:
             wanted = spec["v"]
@@ -56,8 +58,3 @@ class Matcher:
         except Exception as error:  # noqa: BLE001 - any value of the user's code; one that can't be flattened isn't this constant
             del error
             return False
-
-
-def _laid_out(value: Any, shape: Any, strides: Sequence[int]) -> Any:
-    place = torch.empty_strided(shape, tuple(strides), dtype=value.dtype, device=value.device)
-    return place.copy_(value)
