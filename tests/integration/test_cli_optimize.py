@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.cli.main import run
+from cuda_agent.core.errors import KeepOriginal
 from cuda_agent.core.records import Evaluation, Trajectory
 from integration.scripted_runs import SOURCE, write_task
 
@@ -20,8 +22,10 @@ NOT_COVERED = SOURCE.replace("torch.sigmoid(y)", "torch.linalg.matrix_exp(y * 1e
 @pytest.mark.alone
 def test_one_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    assert run(["optimize", str(write_task(tmp_path)), "--out", str(out), *QUICK]) == 0
+    code = run(["optimize", str(write_task(tmp_path)), "--out", str(out), *QUICK])
     shown = capsys.readouterr()
+    # In so short a time the kernel may not show that it is faster than the compiled form.
+    assert code == (KeepOriginal.exit_code if "keep the original: the closest attempt" in shown.out else 0)
     for words in ("eager", "torch.compile (float32)", "matched", "ours", "verdict  passed", "reward", str(out)):
         assert words in shown.out
     assert "Compile" in shown.err and "Profile" in shown.err
@@ -55,7 +59,7 @@ def test_several_tasks_end_with_a_table(tmp_path: Path, capsys: pytest.CaptureFi
     write_task(tasks, "x = 1\n", "_helper")
     assert run(["optimize", str(tasks), "--out", str(out), *QUICK]) == 3
     shown = capsys.readouterr().out
-    assert "3 tasks: 1 error, 1 not covered, 1 passed" in shown
+    assert re.search("3 tasks: 1 error, (1 kept, 1 not covered|1 not covered, 1 passed)", shown)
     assert "geometric means over the tasks that passed: vs eager" in shown
     assert "broken: error:" in shown
     assert {path.name for path in out.iterdir()} == {"good", "other"}
