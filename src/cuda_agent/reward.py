@@ -39,6 +39,8 @@ def keep_original(closest: Ratio, kernels: KernelReport | None = None) -> str:
     """Returns the advice to keep the original in one line, with the closest attempt and what takes its time."""
     said = f"keep the original: the closest attempt is {closest.value:.2f} times as fast as "
     said += f"{Baseline.parse(closest.baseline).label} [{closest.low:.2f}, {closest.high:.2f}]"
+    if closest.value > 1.0:
+        said += ", which isn't certain (a longer --timing-budget may tell)"
     return said if kernels is None else f"{said}; {kernels.own_share:.0%} of its time on the GPU are its own kernels"
 
 

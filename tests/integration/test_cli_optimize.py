@@ -25,7 +25,7 @@ def test_one_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["optimize", str(write_task(tmp_path)), "--out", str(out), *QUICK])
     shown = capsys.readouterr()
     # In so short a time the kernel may not show that it is faster than the compiled form.
-    assert code == (KeepOriginal.exit_code if "keep the original: the closest attempt" in shown.out else 0)
+    assert code == (KeepOriginal.exit_code if "keep the original: " in shown.out else 0)
     for words in ("eager", "torch.compile (float32)", "matched", "ours", "verdict  passed", "reward", str(out)):
         assert words in shown.out
     assert "Compile" in shown.err and "Profile" in shown.err
