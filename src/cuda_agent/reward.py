@@ -1,4 +1,4 @@
-"""Evaluation -> Reward. Pure.
+"""Evaluation -> Reward, and whether the original should be kept. Pure.
 
 Paper, "Reward", with b(t, t0) = [(t0 - t) / t0 > 5 %]:
 

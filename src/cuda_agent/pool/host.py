@@ -114,6 +114,7 @@ class DeviceHost:
             return device_roofline(self._options.device)
 
     def release(self, key: str) -> None:
+        """Ends the session of a task, if it has one."""
         session = self._sessions.pop(key, None)
         if session is not None:
             session.close()

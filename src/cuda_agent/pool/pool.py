@@ -240,6 +240,7 @@ class Pool:
         return host
 
     def _kept_tasks(self) -> int:
+        """Returns how many tasks one host keeps."""
         return 1
 
     def _load(self, device: int) -> int:

@@ -130,6 +130,8 @@ class QueuedSession:
         return self._admitted().graph()
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
+        """Times several settings in one build, like `JudgeSession.screen`."""
+
         def screened() -> ScreenReport:
             session = self._admitted()
             self._import(session, session.next_screener)
@@ -139,6 +141,7 @@ class QueuedSession:
         return self._with_memory(screened, lambda report: "a setting" if report.out_of_memory else None)
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
+        """Says what limits a candidate, like `JudgeSession.inspect`."""
         session = self._admitted()
         session.settle()
         with self._queue.clock("inspection"):

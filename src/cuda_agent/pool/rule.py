@@ -30,6 +30,8 @@ PATIENCE_S = 45.0
 
 
 class Kind(StrEnum):
+    """The kind of a request."""
+
     STAY = "stay"
     HOST = "host"
     DEVICE = "device"

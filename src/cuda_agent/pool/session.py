@@ -50,9 +50,11 @@ class PooledSession:
         return self._pool.compile(candidate)
 
     def build(self, candidate: Candidate) -> BuildReport:
+        """Compiles a snapshot; a failure is in the report."""
         return self.built(candidate).report
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
+        """Times several settings in one build."""
         # The device host then finds the library in the cache.
         self.built(candidate)
         self.progress("profile", f"screening {len(configs)} settings")
@@ -65,9 +67,11 @@ class PooledSession:
         return cast(InspectReport | BuildReport, self._pool.ask(self.task, "inspect", candidate))
 
     def verify(self, candidate: Candidate) -> Evaluation:
+        """Verifies without timing."""
         return self._judged(candidate, with_profile=False)
 
     def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
+        """Verifies and times a candidate for its reward."""
         return self._judged(candidate, with_profile=True, stop=stop)
 
     def _judged(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
