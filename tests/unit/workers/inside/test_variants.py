@@ -79,8 +79,10 @@ def test_infinities_are_for_outputs_that_can_show_nan():
     for seed in range(20):
         found = {kind: variant(kind, sets[0], properties(sets), seed)[1][0] for kind in ("special", "extremes")}
         assert {math.inf, -math.inf} <= set(found["special"].tolist()) and found["extremes"].isfinite().all()
-    shown, hidden = usual_kinds([torch.ones(2)]), usual_kinds([torch.ones(2), torch.ones(2) > 0])
-    assert set(shown) - set(hidden) == {"special"} and set(hidden) - set(shown) == {"extremes"}
+    shown = usual_kinds([torch.ones(2)])
+    for other in (torch.ones(2) > 0, torch.ones(2, dtype=torch.complex64)):
+        hidden = usual_kinds([torch.ones(2), other])
+        assert set(shown) - set(hidden) == {"special"} and set(hidden) - set(shown) == {"extremes"}
 
 
 def test_runs_stay_one_sided_along_every_axis():
