@@ -19,6 +19,8 @@ pytestmark = pytest.mark.integration
         ("gemm", "cublasLt.h"),
         ("convolution", "cudnn.h"),
         ("attention", "cuda_runtime.h"),
+        ("attention/half", "cuda_runtime.h"),
+        ("attention/library", "cudnn.h"),
         ("selection", "cuda_runtime.h"),
         ("selection/sort", "cuda_runtime.h"),
         ("scatter", "cuda_runtime.h"),

@@ -85,7 +85,7 @@ class Options:
 
     channels_last  convolutions, and the kernels between them, use a layout with the channels innermost where they can
     written_out    small windows are element-wise chains, so neighbouring windows share their reads in the caches only
-    whole          operators that a skill computes as they are (`Skill.keeps`) aren't lowered
+    whole          operators that a skill may compute as they are (`Skill.keeps`) aren't lowered
     fused          operators are fused. Without it each one stores its result, as the baseline for fusion
     """
 
@@ -235,7 +235,9 @@ class Skill:
         """Returns the step for a kernel that fits, None where another skill must print it."""
         return None
 
-    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
+    def keeps(
+        self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision, options: Options
+    ) -> bool:
         """Returns whether it claims the node as it is, so that the algebra needn't lower it."""
         return False
 

@@ -68,13 +68,13 @@ def propose(graph: Graph, device: Device, precision: Precision, options: Options
     _check(graph)
 
     def is_kept(draft: Draft, node: Node) -> bool:
-        return any(skill.keeps(node, draft.meta, device, precision) for skill in skills())
+        return any(skill.keeps(node, draft.meta, device, precision, options) for skill in skills())
 
     rewritten = rewrite(
         with_drawn_inputs(graph),
         expose_biases=device is Device.CUDA,
         channels_last=options.channels_last,
-        whole=is_kept if options.whole else None,
+        is_kept=is_kept,
     )
     main = rewritten.graph
     steps, state = plan(main, device, precision, options)

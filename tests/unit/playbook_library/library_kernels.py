@@ -25,7 +25,7 @@ from cuda_agent.workers.inside.candidate import import_extension
 from cuda_agent.workers.inside.graph.capture import capture
 
 SKILLS = Path(skills.__file__).parent
-LIBRARIES = {"gemm": ("cublas", "cublasLt"), "convolution": ("cudnn",)}
+LIBRARIES = {"gemm": ("cublas", "cublasLt"), "convolution": ("cudnn",), "library": ("cudnn",)}
 
 
 def graph_of(module: torch.nn.Module, inputs: list[torch.Tensor]):
@@ -36,7 +36,8 @@ def compile_kernels(source: Path, output: Path, arch: str = "9.0") -> subprocess
     """A `.cu` as an object file, with a build's flags. Raises DeviceError without nvcc."""
     # ctypes must see the launchers.
     command = [part.replace("-fvisibility=hidden,", "") for part in find_toolchain(Device.CUDA, arch).nvcc_command()]
-    command += ["-c", str(source), "-o", str(output)]
+    # Headers that skills share lie beside each other only in a workspace.
+    command += ["-I", str(SKILLS / "shared"), "-c", str(source), "-o", str(output)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

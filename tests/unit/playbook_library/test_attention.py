@@ -64,7 +64,7 @@ def test_scale_and_causality_are_passed_on() -> None:
     [
         (2, {}, {"precision": Precision.FP32}),
         (2, {}, {"device": Device.CPU}),
-        (2, {}, {"dtype": torch.bfloat16}),
+        (2, {}, {"dtype": torch.bfloat16, "device": Device.CPU}),
         (2, {"attn_mask": torch.ones(24, 40, dtype=torch.bool)}, {}),
         (1, {}, {"width": 132}),
         (4, {}, {"width": 120}),
@@ -120,3 +120,70 @@ def test_rows_that_begin_anywhere_are_copied_first() -> None:
     inputs = [torch.randn(2, 3, length, 65) for length in (24, 40, 40)]
     _, whole = proposals(graph_of(Sliced(), inputs), Device.CUDA, Precision.TF32)
     assert whole.skills == ("pointwise", "attention")
+
+
+def half_plan(module: nn.Module, inputs: list[torch.Tensor]) -> tuple[Proposal, str]:
+    """The only plan, and the call of the attention in its binding."""
+    (found,) = proposals(graph_of(module, inputs), Device.CUDA, Precision.FP32)
+    binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
+    return found, binding[binding.index("geometry[]") :][:900]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_has_a_kernel_of_its_own(dtype: torch.dtype) -> None:
+    inputs = [torch.randn(2, length, 128, dtype=dtype) for length in (24, 40, 40)]
+    found, call = half_plan(Heads(2, is_causal=True), inputs)
+    assert found.skills == ("attention", "pointwise")
+    # outer and inner batch, group, rows, keys, splits; q, k, v, result, no mask.
+    steps = "3072, 64, 64, 128, 5120, 64, 128, 5120, 64, 128, 3072, 64, 64, 128, 0, 0, 0, 0, 0"
+    assert f"{{2, 2, 1, 24, 40, 64, {steps}}}" in call and "nullptr" in call and "0.125f, 1, 0, config_" in call
+    name = str(dtype).removeprefix("torch.")
+    text = found.files[f"kernels/attention_{name}_64.cu"]
+    assert f"#define LAUNCH launch_attention_{name}_64\n" in text and "kernels/attention_library.cu" in found.files
+
+
+class Shared(nn.Module):
+    """Query heads that share keys and values: by the operator's flag, or repeated as model libraries do."""
+
+    def __init__(self, by_flag: bool) -> None:
+        super().__init__()
+        self.by_flag = by_flag
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if not self.by_flag:
+            b, heads, keys, width = k.shape
+            k, v = (x[:, :, None].expand(b, heads, 4, keys, width).reshape(b, heads * 4, keys, width) for x in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.by_flag)
+
+
+@pytest.mark.parametrize("by_flag", [True, False])
+@pytest.mark.parametrize(("dtype", "kind"), [(torch.bfloat16, 1), (torch.bool, 3)])
+def test_shared_heads_are_read_once(by_flag: bool, dtype: torch.dtype, kind: int) -> None:
+    q, k, v = (torch.randn(3, heads, length, 64, dtype=torch.bfloat16) for heads, length in ((8, 5), (2, 48), (2, 48)))
+    found, call = half_plan(Shared(by_flag), [q, k, v, torch.ones(3, 1, 5, 48).to(dtype)])
+    assert found.skills == ("attention",)
+    # Between query heads of one group, and from group to group; the mask is the same for every head.
+    steps = "2560, 1280, 320, 64, 6144, 3072, 64, 6144, 3072, 64, 2560, 1280, 320, 64, 240, 0, 0, 48, 1"
+    assert f"{{3, 2, 4, 5, 48, 64, {steps}}}" in call and f"0, {kind}, config_" in call
+
+
+def test_values_of_another_width_and_masks_of_one_row() -> None:
+    class Latent(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    q, k = (torch.randn(2, 4, length, 192, dtype=torch.bfloat16) for length in (16, 32))
+    found, call = half_plan(Latent(), [q, k, torch.randn(2, 4, 32, 128).bfloat16(), torch.zeros(2, 1, 1, 32)])
+    assert "kernels/attention_bfloat16_192x128.cu" in found.files
+    assert "32, 0, 0, 0, 1}" in call and "0, 2, config_" in call
+
+
+def test_heads_too_wide_for_the_kernel_are_products() -> None:
+    inputs = [torch.randn(1, 2, length, 320, dtype=torch.bfloat16) for length in (16, 32, 32)]
+
+    class Wide(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v)
+
+    (found,) = proposals(graph_of(Wide(), inputs), Device.CUDA, Precision.FP32)
+    assert "attention" not in found.skills

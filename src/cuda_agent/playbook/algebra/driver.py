@@ -38,11 +38,11 @@ def rewrite(
     *,
     expose_biases: bool = False,
     channels_last: bool = False,
-    whole: Callable[[Draft, Node], bool] | None = None,
+    is_kept: Callable[[Draft, Node], bool] | None = None,
 ) -> RewriteResult:
     """Applies every rewrite until none matches. The result computes the same function up to rounding, for finite
-    values. Nodes for which `whole` is true are computed by a skill as they are, so they aren't rewritten."""
-    rewritten, applied = apply(graph, RULES if whole is None else tuple(_sparing(rule, whole) for rule in RULES))
+    values. Nodes for which `is_kept` is true are computed by a skill as they are, so they aren't rewritten."""
+    rewritten, applied = apply(graph, RULES if is_kept is None else tuple(_sparing(rule, is_kept) for rule in RULES))
     for wanted, rule in ((expose_biases, library.expose_bias), (channels_last, library.channels_last)):
         if wanted:
             rewritten, more = apply(rewritten, (rule,))
@@ -51,12 +51,12 @@ def rewrite(
     return RewriteResult(main, derive, applied)
 
 
-def _sparing(rule: Rule, whole: Callable[[Draft, Node], bool]) -> Rule:
+def _sparing(rule: Rule, is_kept: Callable[[Draft, Node], bool]) -> Rule:
     """Returns the rule for all nodes but these."""
 
     @wraps(rule)
     def spared(draft: Draft, node: Node) -> str:
-        refuse(whole(draft, node))
+        refuse(is_kept(draft, node))
         return rule(draft, node)
 
     return spared

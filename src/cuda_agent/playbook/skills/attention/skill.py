@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, StridedView, pointer
+from cuda_agent.playbook.skills.attention import half
+from cuda_agent.playbook.skills.attention.layout import is_readable, result_view
 from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, launch_step, plain_copy, readable_windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
@@ -76,48 +77,24 @@ def batch_levels(sizes: Sequence[int], views: Sequence[StridedView]) -> tuple[tu
     return None if len(levels) > 2 else tuple([nothing] * (2 - len(levels)) + levels)
 
 
-def _is_readable(view: StridedView) -> bool:
-    """Returns whether rows are contiguous and every row and head begins at a multiple of 16 bytes."""
-    steps = (*view.strides[:-1], view.offset)
-    return view.strides[-1] == 1 and all(step % _WORDS == 0 for step in steps)
-
-
 def _plain(node: Node, call: Attention) -> StridedView:
     shape = (*call.batch, call.rows, call.width)
     return StridedView(node.name, shape, ir.contiguous(shape), 0)
 
 
-def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
-    """Returns the result's layout: that of the graph's output, or the one that is row-major for its only reader, which
-    puts the heads of a row side by side again by another order of the dimensions; else row-major."""
-    plain, users = _plain(node, call), state.users(node.name)
-    rank = len(plain.shape)
-    strides = plain.strides
-    if state.is_output(node.name):
-        strides = state.meta(node.name).strides
-    elif len(users) == 1 and users[0].op in ("aten.permute.default", "aten.transpose.int"):
-        order = list(range(rank))
-        if users[0].op == "aten.permute.default":
-            order = [dim % rank for dim in integers(users[0].args[1])]
-        else:
-            a, b = (int(str(dim)) % rank for dim in users[0].args[1:3])
-            order[a], order[b] = order[b], order[a]
-        strides = ir.ordered_strides(plain.shape, order)
-    view = replace(plain, strides=strides)
-    is_dense = ir.same_strides(plain.shape, ir.dense_strides(plain.shape, strides), strides)
-    return view if is_dense and _is_readable(view) else plain
-
-
 class AttentionSkill(Skill):
-    """scaled_dot_product_attention in float32 where TF32 is allowed, with or without a causal mask."""
+    """scaled_dot_product_attention in half precision, and in float32 where TF32 is allowed, with or without a causal
+    mask."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """Returns the step for an attention that the algebra left whole. Puts its operands into memory."""
+        if node.op == OPERATOR and (shared := half.read(node, state.meta, state.device)) is not None:
+            return half.claim(state, node, shared)
         call = read(node, state.meta, state.device, state.precision)
         if call is None:
             return None
-        names, result = (call.q, call.k, call.v), _result(state, node, call)
-        views = readable_windows(state, names, _is_readable)
+        names, result = (call.q, call.k, call.v), result_view(state, node, _plain(node, call), _WORDS)
+        views = readable_windows(state, names, lambda view: is_readable(view, _WORDS))
         levels = batch_levels(call.batch, [*views, result])
         if levels is None:
             result = _plain(node, call)
@@ -148,8 +125,12 @@ class AttentionSkill(Skill):
         )
         return Claim(step, frozenset({node.name}))
 
-    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
-        return read(node, meta, device, precision) is not None
+    def keeps(
+        self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision, options: Options
+    ) -> bool:
+        if node.op == OPERATOR and half.read(node, meta, device) is not None:
+            return True
+        return options.whole and read(node, meta, device, precision) is not None
 
     def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
         return Options(whole=True) if any(node.op == OPERATOR for node in graph.nodes) else None

@@ -10,13 +10,12 @@
 #include "convolution_legacy.h"
 #include "convolution_plan.h"
 
-#include <mutex>
-#include <vector>
-
 namespace convolution {
 namespace {
 
 constexpr int kEngines = 8;
+// The tensors' numbers in a graph: x, w, y.
+const std::vector<int64_t> kIds = {1, 2, 3};
 constexpr int kLegacyConfig = 1 + 2 * kEngines;
 
 struct Choice {
@@ -29,18 +28,6 @@ struct Choice {
 };
 
 int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
-std::mutex& lock() {
-  static std::mutex instance;
-  return instance;
-}
-
-cudnnHandle_t handle_of(int device) {
-  static std::map<int, cudnnHandle_t> handles;
-  cudnnHandle_t& handle = handles[device];
-  if (!handle && cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
-  return handle;
-}
 
 std::vector<int64_t> key_of(const long long* numbers, int device, int kind) {
   std::vector<int64_t> key(numbers, numbers + 10 + 7 * numbers[0]);
@@ -120,7 +107,7 @@ int run_nhwc(const Geometry& g, const Choice& c, cudnnHandle_t handle, void* y, 
     return kLibrary;
   if (!to_nhwc<T>(w, w_last, columns, g.filter_size(), padded_columns, rows, stream)) return kLibrary;
   if (!to_nhwc<T>(x, x_last, g.in_channels, g.in_size(), c.in_channels, g.batch, stream)) return kLibrary;
-  const int status = execute(handle, *c.plan, x_last, w_last, y_last, rest);
+  const int status = execute(handle, *c.plan, kIds, {x_last, w_last, y_last}, rest);
   if (status) return status;
   return to_nchw<T>(y_last, y, bias, g.out_channels, g.out_size(), c.out_channels, g.batch, int(g.relu), stream) ? kOk
                                                                                                                : kLibrary;
@@ -131,7 +118,7 @@ int run(const Geometry& g, const Choice& c, cudnnHandle_t handle, void* y, const
         char* workspace, cudaStream_t stream) {
   if (c.last && !g.last) return run_nhwc<T>(g, c, handle, y, x, w, bias, workspace, stream);
   const int status = c.legacy ? run_legacy(handle, g, *c.old, x, w, y, workspace)
-                              : execute(handle, *c.plan, x, w, y, workspace);
+                              : execute(handle, *c.plan, kIds, {x, w, y}, workspace);
   if (status || (!bias && !g.relu)) return status;
   const int64_t planes = g.batch * g.out_channels;
   return tail<T>(y, bias, g.out_channels, g.out_size(), planes, int(g.relu), stream) ? kOk : kLibrary;

@@ -11,7 +11,14 @@ from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.geometry import Convolution, read
-from cuda_agent.playbook.skills.shared.operands import buffers, collapsed, only_reader, readable_windows, windows
+from cuda_agent.playbook.skills.shared.operands import (
+    buffers,
+    collapsed,
+    library_graph_files,
+    only_reader,
+    readable_windows,
+    windows,
+)
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -96,7 +103,7 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
         name=name,
         inputs=buffers(views),
         outputs=(buffer,),
-        files={f"kernels/{file}": package.joinpath(file).read_text() for file in _FILES},
+        files={f"kernels/{file}": package.joinpath(file).read_text() for file in _FILES} | library_graph_files(),
         declaration=DECLARATION,
         call=render("convolution/cuda.cpp.j2", values).rstrip(),
         tunables={tunable: configs},

@@ -169,6 +169,11 @@ def product_files() -> dict[str, str]:
     return {"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()}
 
 
+def library_graph_files() -> dict[str, str]:
+    """Returns the header with cuDNN's graph interface."""
+    return {"kernels/library_graph.h": resources.files(__package__).joinpath("library_graph.h").read_text()}
+
+
 def checked_call(name: str, call: str, **numbers: Sequence[int]) -> str:
     """Returns the statements that call a launcher and check its status. `numbers` are arrays that the call names."""
     arrays = [f"static const long long {key}[] = {{{', '.join(map(str, row))}}};" for key, row in numbers.items()]
