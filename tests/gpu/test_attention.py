@@ -175,4 +175,6 @@ def test_every_setting_of_half_precision_against_float64(halves, case):
         if status == 0:
             ran.append(config)
             assert relative_error(out, truth) < (6e-3 if case.dtype is torch.bfloat16 else 1e-3), config
-    assert {0, 1, 2, 3, 5} <= set(ran)
+    assert {0, 1, 2, 4} <= set(ran)
+    # The library has no boolean masks.
+    assert case.mask == "boolean" or set(ran) & set(range(7, half.CONFIGS))

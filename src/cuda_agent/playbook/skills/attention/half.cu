@@ -434,9 +434,8 @@ int run(Work w, float* scratch, long long most_splits, int waves, cudaStream_t s
 // geometry: outer, inner, group, rows, keys, the largest number of splits that `scratch` has room for (VALUE + 2 floats for
 // each and for each row of the result), then the strides in elements: q (outer, inner, group, row), k (outer, inner, row),
 // v, out as q, mask (outer, inner, group, row, key). All strides but the mask's are multiples of 8, pointers of 16 bytes.
-// mask_kind: 0 none, 1 added, of the inputs' type, 2 added, float32, 3 boolean. Setting 0 is the library's first engine, and
-// this kernel where the library has none; behind this kernel's settings come other engines. Returns a CUDA error, -1 for a
-// setting that doesn't exist here, -2 for an error of the library.
+// mask_kind: 0 none, 1 added, of the inputs' type, 2 added, float32, 3 boolean. Behind this kernel's settings come the
+// library's engines. Returns a CUDA error, -1 for a setting that doesn't exist here, -2 for an error of the library.
 extern "C" int launch_attention_library(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
                                         long long scratch_bytes, const long long* geometry, int width, int value, float scale,
                                         int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream);
@@ -445,11 +444,9 @@ extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, co
                       long long scratch_bytes, const long long* geometry, float scale, int causal, int mask_kind, int config,
                       cudaStream_t stream) {
   constexpr int OWN = 7;
-  if (config == 0 || config > OWN) {
-    const int status = launch_attention_library(out, q, k, v, mask, scratch, scratch_bytes, geometry, HEAD, VALUE, scale, causal,
-                                                mask_kind, !IS_BFLOAT16, config == 0 ? 0 : config - OWN, stream);
-    if (status != -1 || config > 0) return status;
-  }
+  if (config >= OWN)
+    return launch_attention_library(out, q, k, v, mask, scratch, scratch_bytes, geometry, HEAD, VALUE, scale, causal, mask_kind,
+                                    !IS_BFLOAT16, config - OWN, stream);
   const long long* s = geometry;
   Work w;
   w.g = {s[1],  s[2],  s[3],  s[4],  s[6],  s[7],  s[8],  s[9],  s[10], s[11], s[12], s[13],
@@ -465,18 +462,17 @@ extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, co
   w.causal = causal;
   float* room = static_cast<float*>(scratch);
   switch (config) {
-    case 0:
-    case 1: return run<64, 4, 1, 1>(w, room, 1, 0, stream);
+    case 0: return run<64, 4, 1, 1>(w, room, 1, 0, stream);
 #if HEAD <= 128 && VALUE <= 128
-    case 2: return run<64, 4, 1, 2>(w, room, 1, 0, stream);
+    case 1: return run<64, 4, 1, 2>(w, room, 1, 0, stream);
 #else
-    case 2: return run<32, 8, 1, 1>(w, room, 1, 0, stream);
+    case 1: return run<32, 8, 1, 1>(w, room, 1, 0, stream);
 #endif
-    case 3: return run<64, 8, 1, 1>(w, room, 1, 0, stream);
-    case 4: return run<64, 1, 4, 1>(w, room, s[5], 3, stream);
-    case 5: return run<64, 1, 4, 1>(w, room, 1, 0, stream);
-    case 6: return run<64, 1, 4, 1>(w, room, s[5], 8, stream);
-    case 7: return run<64, 4, 1, 1>(w, room, s[5], 2, stream);
+    case 2: return run<64, 8, 1, 1>(w, room, 1, 0, stream);
+    case 3: return run<64, 1, 4, 1>(w, room, s[5], 3, stream);
+    case 4: return run<64, 1, 4, 1>(w, room, 1, 0, stream);
+    case 5: return run<64, 1, 4, 1>(w, room, s[5], 8, stream);
+    case 6: return run<64, 4, 1, 1>(w, room, s[5], 2, stream);
     default: return -1;
   }
 }

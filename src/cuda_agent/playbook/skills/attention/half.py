@@ -26,7 +26,7 @@ from cuda_agent.playbook.skills.shared.operands import (
 TYPES = {"bfloat16": "__nv_bfloat16", "float16": "__half"}
 #: the largest width of a head.
 MOST_WIDTH = 256
-#: the library's own choice, seven forms of the kernel, three more engines of the library.
+#: seven forms of the kernel, four engines of the library.
 CONFIGS = 11
 #: elements of a load of 16 bytes. Rows and heads begin at multiples of these.
 WORDS = 8
@@ -209,7 +209,7 @@ def _step(
     name, heads = cpp_name(node.name), sizes[0] * sizes[1] * call.group
     room = heads * call.rows * (call.value + 2) * 4
     splits = max(1, min(_MOST_SPLITS, _SPLIT_BYTES // room))
-    size = (splits * room if splits > 1 else 0) + _LIBRARY_BYTES
+    size = max(splits * room if splits > 1 else 0, heads * call.rows * 4) + _LIBRARY_BYTES
     scratch = Buffer(state.fresh(f"{name}_scratch"), TensorMeta(shape=(size,), dtype="uint8", strides=(1,)))
     mask_type = state.meta(call.mask).dtype if call.mask else call.dtype
     launcher = stem(call.dtype, call.width, call.value)

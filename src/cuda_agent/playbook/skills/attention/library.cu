@@ -8,7 +8,7 @@ namespace {
 
 using namespace library_graph;
 
-enum Id : int64_t { kQ = 1, kK, kV, kOut, kMask, kScale, kInfinity, kFirstVirtual };
+enum Id : int64_t { kQ = 1, kK, kV, kOut, kMask, kScale, kInfinity, kLogarithm, kFirstVirtual };
 
 struct Problem {
   int64_t outer, heads, shared_heads, rows, keys, width, value_width;
@@ -133,6 +133,10 @@ std::unique_ptr<Graph> make_graph(cudnnHandle_t handle, const Problem& p) {
   const Shared difference = b.pointwise(CUDNN_POINTWISE_SUB, score, largest, b.inner(p.keys));
   const Shared power = b.pointwise(CUDNN_POINTWISE_EXP, difference, nullptr, b.inner(p.keys));
   const Shared sum = b.reduction(CUDNN_REDUCE_TENSOR_ADD, power);
+  // The library takes the graph only if the logarithm of the sum is among its results.
+  const int64_t row_dims[4] = {p.outer, p.heads, p.rows, 1}, row_strides[4] = {p.heads * p.rows, p.rows, 1, 1};
+  const Shared logarithm = b.pointwise(CUDNN_POINTWISE_LOG, sum, nullptr, b.inner(1));
+  b.pointwise(CUDNN_POINTWISE_ADD, largest, logarithm, b.given(kLogarithm, CUDNN_DATA_FLOAT, row_dims, row_strides));
   const Shared weight = b.pointwise(CUDNN_POINTWISE_DIV, power, sum, b.inner(p.keys, p.type));
   b.product(weight, b.given(kV, p.type, v_dims, p.v), b.given(kOut, p.type, out_dims, p.out));
   finish(handle, *graph, b.operations, [](const Descriptor&) { return true; });
@@ -182,19 +186,26 @@ bool read(const long long* s, int width, int value, int is_float16, int causal, 
 
 using Key = std::vector<int64_t>;
 
-Graph* graph_of(cudnnHandle_t handle, int device, const long long* geometry, int is_float16, int causal, int mask_kind,
-                const Problem& p) {
-  static std::map<Key, std::unique_ptr<Graph>> graphs;
+struct Attention {
+  std::unique_ptr<Graph> graph;
+  bool is_plain = false;
+};
+
+const Attention& attention_of(cudnnHandle_t handle, int device, const long long* geometry, int is_float16, int causal,
+                              int mask_kind, const Problem& p) {
+  static std::map<Key, Attention> known;
   Key key(geometry, geometry + 25);
   for (int64_t more : {int64_t(device), p.width, p.value_width, int64_t(is_float16), int64_t(causal), int64_t(mask_kind)})
     key.push_back(more);
-  auto& entry = graphs[key];
+  Attention& entry = known[key];
 #if CUDNN_VERSION >= 91400
-  if (!entry && !p.masked && !p.causal) entry = make_plain_graph(handle, p);
-  if (entry && entry->engines.empty()) entry.reset();
+  if (!entry.graph && !p.masked && !p.causal) {
+    entry = {make_plain_graph(handle, p), true};
+    if (entry.graph->engines.empty()) entry = {};
+  }
 #endif
-  if (!entry) entry = make_graph(handle, p);
-  return entry.get();
+  if (!entry.graph) entry.graph = make_graph(handle, p);
+  return entry;
 }
 
 }  // namespace
@@ -212,9 +223,10 @@ extern "C" int launch_attention_library(void* out, const void* q, const void* k,
   if (cudaGetDevice(&device) != cudaSuccess) return kLibrary;
   cudnnHandle_t handle = handle_of(device);
   if (!handle || cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) return kLibrary;
-  Graph* graph = graph_of(handle, device, geometry, is_float16, causal, mask_kind, p);
-  const auto built = plan(handle, *graph, engine);
-  if (!built.first || built.second > scratch_bytes) return kNotAvailable;
+  const Attention& attention = attention_of(handle, device, geometry, is_float16, causal, mask_kind, p);
+  const auto built = plan(handle, *attention.graph, engine);
+  const int64_t logarithm_bytes = (p.outer * p.heads * p.rows * 4 + 255) / 256 * 256;
+  if (!built.first || built.second + logarithm_bytes > scratch_bytes) return kNotAvailable;
   const float infinity = -INFINITY;
   std::vector<int64_t> ids = {kQ, kK, kV, kOut, kScale};
   std::vector<const void*> pointers = {q, k, v, out, &scale};
@@ -226,5 +238,9 @@ extern "C" int launch_attention_library(void* out, const void* q, const void* k,
     ids.push_back(kInfinity);
     pointers.push_back(&infinity);
   }
-  return execute(handle, *built.first, ids, pointers, scratch);
+  if (!attention.is_plain) {
+    ids.push_back(kLogarithm);
+    pointers.push_back(scratch);
+  }
+  return execute(handle, *built.first, ids, pointers, static_cast<char*>(scratch) + logarithm_bytes);
 }
