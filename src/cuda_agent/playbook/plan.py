@@ -86,12 +86,14 @@ class Options:
     channels_last  convolutions, and the kernels between them, use a layout with the channels innermost where they can
     written_out    small windows are element-wise chains, so neighbouring windows share their reads in the caches only
     whole          operators that a skill may compute as they are (`Skill.keeps`) aren't lowered
+    beside         all linear layers of one input are one in half precision, also those that element-wise kernels read
     fused          operators are fused. Without it each one stores its result, as the baseline for fusion
     """
 
     channels_last: bool = False
     written_out: bool = False
     whole: bool = False
+    beside: bool = False
     fused: bool = True
 
 

@@ -187,3 +187,38 @@ def test_heads_too_wide_for_the_kernel_are_products() -> None:
 
     (found,) = proposals(graph_of(Wide(), inputs), Device.CUDA, Precision.FP32)
     assert "attention" not in found.skills
+
+
+class Written(nn.Module):
+    """Attention as model libraries write it without the operator: softmax in float32 between two products."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-1, -2)
+        if self.how == "after":
+            scores = (scores + mask) * 0.125
+        else:
+            scores = scores / 8.0 + mask + 0.5 * mask
+        weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+        y = weights @ v
+        return y + weights.sum() if self.how == "returned" else y
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_attention_written_as_products_is_recognised(dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(3, 4, length, 64, dtype=torch.bfloat16) for length in (24, 48, 48))
+    graph = graph_of(Written("usual"), [q, k, v, torch.randn(3, 1, 24, 48).to(dtype)])
+    (found,) = proposals(graph, Device.CUDA, Precision.FP32)
+    assert found.skills == ("algebra", "pointwise", "attention")
+    binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
+    assert f"0.125f, 0, {1 if dtype is torch.bfloat16 else 2}, config_" in binding
+
+
+@pytest.mark.parametrize("how", ["after", "returned"])
+def test_other_products_around_a_softmax_stay_as_they_are(how: str) -> None:
+    q, k, v = (torch.randn(3, 4, length, 64, dtype=torch.bfloat16) for length in (24, 48, 48))
+    graph = graph_of(Written(how), [q, k, v, torch.randn(3, 1, 24, 48).bfloat16()])
+    assert all("attention" not in found.skills for found in proposals(graph, Device.CUDA, Precision.FP32))

@@ -9,14 +9,14 @@ from library_kernels import graph_of
 from torch import nn
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.playbook.algebra import rewrite
+from cuda_agent.playbook.algebra import library, rewrite
 from cuda_agent.playbook.plan import Options, Step
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.proposal import proposals
 
 
 def steps_of(module: nn.Module, inputs: list[torch.Tensor]) -> tuple[Step, ...]:
-    graph = rewrite(graph_of(module, inputs), expose_biases=True, channels_last=True).graph
+    graph = rewrite(graph_of(module, inputs), library_calls=[library.expose_bias, library.channels_last]).graph
     return plan(graph, Device.CUDA, Precision.TF32, Options(channels_last=True))[0]
 
 
@@ -31,7 +31,7 @@ def test_between_convolutions_channels_stay_innermost(dtype: torch.dtype) -> Non
 
 def test_weights_are_derived_in_the_engines_order() -> None:
     module, inputs = LAST_CASES["residual"](torch.float32)
-    rewritten = rewrite(graph_of(module, inputs), channels_last=True)
+    rewritten = rewrite(graph_of(module, inputs), library_calls=[library.channels_last])
     assert rewritten.derive is not None
     derived = [item.meta for item in rewritten.graph.inputs if item.name.startswith("derived_")]
     assert [meta.strides[1] for meta in derived] == [1, 1, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
@@ -11,6 +11,7 @@ from cuda_agent.core.assets import tables
 from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook.algebra import library
+from cuda_agent.playbook.algebra.attention import attention_of_products
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply, refuse
 
@@ -19,8 +20,11 @@ RULES: tuple[Rule, ...] = tuple(
     for module, names in tables(__file__).items()
     for name in names.split()
 )
-#: all rules, with the two that only some plans ask for.
-EVERY_RULE: tuple[Rule, ...] = (*RULES, library.expose_bias, library.channels_last)
+#: all rules, with those that only some plans ask for.
+EVERY_RULE: tuple[Rule, ...] = (
+    *RULES, attention_of_products(lambda draft, node: False), library.projections_side_by_side,
+    library.linears_side_by_side, library.expose_bias, library.channels_last,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,16 @@ class RewriteResult:
 def rewrite(
     graph: Graph,
     *,
-    expose_biases: bool = False,
-    channels_last: bool = False,
+    library_calls: Sequence[Rule] = (),
     is_kept: Callable[[Draft, Node], bool] | None = None,
 ) -> RewriteResult:
-    """Applies every rewrite until none matches. The result computes the same function up to rounding, for finite
-    values. Nodes for which `is_kept` is true are computed by a skill as they are, so they aren't rewritten."""
+    """Applies every rewrite until none matches, then the rules `library_calls`, one after the other. The result
+    computes the same function up to rounding, for finite values. Nodes for which `is_kept` is true are computed by a
+    skill as they are, so they aren't rewritten."""
     rewritten, applied = apply(graph, RULES if is_kept is None else tuple(_sparing(rule, is_kept) for rule in RULES))
-    for wanted, rule in ((expose_biases, library.expose_bias), (channels_last, library.channels_last)):
-        if wanted:
-            rewritten, more = apply(rewritten, (rule,))
-            applied += more
+    for rule in library_calls:
+        rewritten, more = apply(rewritten, (rule,))
+        applied += more
     derive, main = split_derive(rewritten)
     return RewriteResult(main, derive, applied)
 

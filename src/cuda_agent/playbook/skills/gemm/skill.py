@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Node, Ref, TensorMeta
+from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import (
     MATH,
     Matrix,
@@ -177,6 +177,16 @@ class Gemm(Skill):
         operands into memory. Raises DoesNotApply for other nodes."""
         product = product_of(state, node)
         return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)
+
+    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
+        """Returns the plan in which linear layers of one input are one product, where there are such layers."""
+        inputs = [node.args[0] for node in graph.nodes if node.op == "aten.linear.default" and _is_half(node)]
+        shared = any(isinstance(x, Ref) and inputs.count(x) > 1 for x in inputs)
+        return Options(beside=True) if shared and device is Device.CUDA else None
+
+
+def _is_half(node: Node) -> bool:
+    return bool(node.outputs) and node.outputs[0] is not None and node.outputs[0].dtype in ("bfloat16", "float16")
 
 
 SKILL = Gemm
