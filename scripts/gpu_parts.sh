@@ -22,6 +22,7 @@
 #   graphs:N     N drawn graphs on the GPU against eager; graphs:N:cpu: on the cores
 #   memory       the device's peak memory by step of a verdict, for the large tasks of the tests
 #   examples     all examples
+#   attention    attention in half precision beside PyTorch's backends
 #   whole        a Llama's hot parts extracted, optimized and applied
 #   tests:NAME   one file of tests/gpu
 set -uo pipefail
@@ -221,6 +222,10 @@ memory() {
 }
 examples() {
     timeout -k 10 "$(left "$limit")" python3 benchmarks/examples.py --out "$here/examples" 2>"$here/examples.log"
+}
+attention() {
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/attention.py --out "$here/attention.json" >"$here/attention.log" 2>&1
+    grep "^| " "$here/attention.log"
 }
 whole() {
     local out=runs/whole$CUDA_VISIBLE_DEVICES

@@ -82,6 +82,7 @@ class Case:
     dtype: torch.dtype = torch.bfloat16
     causal: bool = False
     mask: str = ""
+    cap: float = 0.0
 
     def mask_tensor(self) -> torch.Tensor | None:
         shape = (2, 1, 1 if self.mask == "row" else self.rows, self.keys)
@@ -109,6 +110,8 @@ HALVES = (
     Case(4, 4, 150, 150, 192, 128, causal=True),
     Case(4, 4, 80, 80, 40, 40, torch.float16),
     Case(2, 2, 1, 1),
+    Case(4, 2, 70, 90, mask="added", cap=2.0),
+    Case(4, 4, 70, 70, 256, 256, causal=True, cap=30.0),
 )
 
 
@@ -140,6 +143,8 @@ def test_every_setting_of_half_precision_against_float64(halves, case):
     mask, group, scale = case.mask_tensor(), case.heads // case.shared, case.width**-0.5
     wide = [x.double().repeat_interleave(group, 1) if x is not q else x.double() for x in (q, k, v)]
     scores = wide[0] @ wide[1].mT * scale
+    if case.cap:
+        scores = case.cap * (scores / case.cap).tanh()
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.double()
     if case.causal:
@@ -168,7 +173,7 @@ def test_every_setting_of_half_precision_against_float64(halves, case):
         out = empty.clone().fill_(7)
         status = halves(case.dtype, case.width, case.value)(
             *pointers(out, q, k, v, mask, scratch), ctypes.c_longlong(scratch.numel()), geometry, ctypes.c_float(scale),
-            int(case.causal), kind, config, stream,
+            ctypes.c_float(case.cap), int(case.causal), kind, config, stream,
         )  # fmt: skip
         torch.cuda.synchronize()
         assert status in (0, -1), (status, config)
@@ -176,5 +181,5 @@ def test_every_setting_of_half_precision_against_float64(halves, case):
             ran.append(config)
             assert relative_error(out, truth) < (6e-3 if case.dtype is torch.bfloat16 else 1e-3), config
     assert {0, 1, 2, 4} <= set(ran)
-    # The library has no boolean masks.
-    assert case.mask == "boolean" or set(ran) & set(range(7, half.CONFIGS))
+    # The library has neither boolean masks nor soft caps here.
+    assert case.mask == "boolean" or case.cap or set(ran) & set(range(7, half.CONFIGS))

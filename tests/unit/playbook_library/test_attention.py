@@ -136,7 +136,7 @@ def test_half_precision_has_a_kernel_of_its_own(dtype: torch.dtype) -> None:
     assert found.skills == ("attention", "pointwise")
     # outer and inner batch, group, rows, keys, splits; q, k, v, result, no mask.
     steps = "3072, 64, 64, 128, 5120, 64, 128, 5120, 64, 128, 3072, 64, 64, 128, 0, 0, 0, 0, 0"
-    assert f"{{2, 2, 1, 24, 40, 64, {steps}}}" in call and "nullptr" in call and "0.125f, 1, 0, config_" in call
+    assert f"{{2, 2, 1, 24, 40, 64, {steps}}}" in call and "nullptr" in call and "0.125f, 0.0f, 1, 0, config_" in call
     name = str(dtype).removeprefix("torch.")
     text = found.files[f"kernels/attention_{name}_64.cu"]
     assert f"#define LAUNCH launch_attention_{name}_64\n" in text and "kernels/attention_library.cu" in found.files
@@ -164,7 +164,7 @@ def test_shared_heads_are_read_once(by_flag: bool, dtype: torch.dtype, kind: int
     assert found.skills == ("attention",)
     # Between query heads of one group, and from group to group; the mask is the same for every head.
     steps = "2560, 1280, 320, 64, 6144, 3072, 64, 6144, 3072, 64, 2560, 1280, 320, 64, 240, 0, 0, 48, 1"
-    assert f"{{3, 2, 4, 5, 48, 64, {steps}}}" in call and f"0, {kind}, config_" in call
+    assert f"{{3, 2, 4, 5, 48, 64, {steps}}}" in call and f"0.0f, 0, {kind}, config_" in call
 
 
 def test_values_of_another_width_and_masks_of_one_row() -> None:
@@ -175,7 +175,7 @@ def test_values_of_another_width_and_masks_of_one_row() -> None:
     q, k = (torch.randn(2, 4, length, 192, dtype=torch.bfloat16) for length in (16, 32))
     found, call = half_plan(Latent(), [q, k, torch.randn(2, 4, 32, 128).bfloat16(), torch.zeros(2, 1, 1, 32)])
     assert "kernels/attention_bfloat16_192x128.cu" in found.files
-    assert "32, 0, 0, 0, 1}" in call and "0, 2, config_" in call
+    assert "32, 0, 0, 0, 1}" in call and "0.0f, 0, 2, config_" in call
 
 
 def test_heads_too_wide_for_the_kernel_are_products() -> None:
@@ -200,6 +200,8 @@ class Written(nn.Module):
         scores = q @ k.transpose(-1, -2)
         if self.how == "after":
             scores = (scores + mask) * 0.125
+        elif self.how == "capped":
+            scores = torch.tanh(scores * 0.125 / 50.0) * 50.0 + mask
         else:
             scores = scores / 8.0 + mask + 0.5 * mask
         weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
@@ -214,7 +216,7 @@ def test_attention_written_as_products_is_recognised(dtype: torch.dtype) -> None
     (found,) = proposals(graph, Device.CUDA, Precision.FP32)
     assert found.skills == ("algebra", "pointwise", "attention")
     binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
-    assert f"0.125f, 0, {1 if dtype is torch.bfloat16 else 2}, config_" in binding
+    assert f"0.125f, 0.0f, 0, {1 if dtype is torch.bfloat16 else 2}, config_" in binding
 
 
 @pytest.mark.parametrize("how", ["after", "returned"])
@@ -222,3 +224,11 @@ def test_other_products_around_a_softmax_stay_as_they_are(how: str) -> None:
     q, k, v = (torch.randn(3, 4, length, 64, dtype=torch.bfloat16) for length in (24, 48, 48))
     graph = graph_of(Written(how), [q, k, v, torch.randn(3, 1, 24, 48).bfloat16()])
     assert all("attention" not in found.skills for found in proposals(graph, Device.CUDA, Precision.FP32))
+
+
+def test_a_soft_cap_is_part_of_the_kernel() -> None:
+    q, k, v = (torch.randn(3, 4, length, 64, dtype=torch.bfloat16) for length in (24, 48, 48))
+    graph = graph_of(Written("capped"), [q, k, v, torch.randn(3, 1, 24, 48).bfloat16()])
+    (found,) = proposals(graph, Device.CUDA, Precision.FP32)
+    binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
+    assert found.skills == ("algebra", "attention") and "0.125f, 50.0f, 0, 1, config_" in binding

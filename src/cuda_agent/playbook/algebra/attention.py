@@ -11,17 +11,21 @@ from cuda_agent.playbook.algebra.emit import binary, cast, permute
 from cuda_agent.playbook.ir import broadcast, contiguous_meta
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
+#: the keyword for a soft cap, which PyTorch's operator doesn't have.
+CAP = "soft_cap"
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
 _CASTS = ("aten._to_copy.default", "aten.to.dtype")
+_SCALINGS = ("aten.mul.", "aten.div.")
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 
 
 @dataclass
 class _Scores:
-    """softmax's operand as scale · (q·kᵀ) + masks."""
+    """softmax's operand as capped(scale · (q·kᵀ)) + masks, where capped(x) = cap·tanh(x / cap), or x for a cap of 0."""
 
     product: Node
     scale: float = 1.0
+    cap: float = 0.0
     masks: list[Ref] = field(default_factory=list)
 
 
@@ -43,12 +47,16 @@ def attention_of_products(is_kept: Callable[[Draft, Node], bool]) -> Rule:
         k = permute(draft, node, keys, (*range(rank - 2), rank - 1, rank - 2))
         args: tuple[Arg, ...] = (q, k, v, _mask(draft, node, found), 0.0, False)
         meta = draft.meta(node.name)
-        made = draft.emit(node, ATTENTION, args, contiguous_meta(meta.shape, meta.dtype), {"scale": found.scale})
+        made = draft.emit(node, ATTENTION, args, contiguous_meta(meta.shape, meta.dtype), _keywords(found))
         call = draft.node(made)
         refuse(call is None or not is_kept(draft, call))
         return made.ref
 
     return products_to_attention
+
+
+def _keywords(found: _Scores) -> dict[str, Arg]:
+    return {"scale": found.scale, **({CAP: found.cap} if found.cap else {})}
 
 
 def _through_casts(draft: Draft, value: Arg) -> Node | None:
@@ -62,15 +70,20 @@ def _through_casts(draft: Draft, value: Arg) -> Node | None:
 def _scores(draft: Draft, value: Arg) -> _Scores:
     """Reads what softmax gets, from the outside to the product. Raises NoMatch."""
     masks: list[Ref] = []
-    scale, scaled = 1.0, False
+    scale, cap, scaled = 1.0, 0.0, False
     while (node := _through_casts(draft, value)) is not None:
         if node.op in _PRODUCTS:
-            return _Scores(node, scale, masks)
+            return _Scores(node, scale, cap, masks)
         first, second = node.args[0], node.args[1] if len(node.args) > 1 else None
         number = draft.literal(second)
-        if node.op in ("aten.mul.Tensor", "aten.div.Tensor", "aten.mul.Scalar", "aten.div.Scalar") and number:
-            scale, scaled = (scale * number if "mul" in node.op else scale / number), True
-            value = first
+        if node.op.startswith(_SCALINGS) and number:
+            factor = number if "mul" in node.op else 1.0 / number
+            below = _through_casts(draft, first)
+            if below is not None and below.op == "aten.tanh.default" and not scaled and factor > 0:
+                cap, scale, first = factor, factor, below.args[0]
+            else:
+                scale *= factor
+            scaled, value = True, first
         elif node.op == "aten.add.Tensor" and not scaled and node.argument(2, "alpha", 1) == 1:
             inner, mask = tensors(first, second)
             if _leads_to_product(draft, mask):
@@ -85,7 +98,7 @@ def _scores(draft: Draft, value: Arg) -> _Scores:
 def _leads_to_product(draft: Draft, value: Ref) -> bool:
     node = _through_casts(draft, value)
     while node is not None and node.op not in _PRODUCTS:
-        following = node.op.startswith(("aten.mul", "aten.div", "aten.add.Tensor"))
+        following = node.op.startswith((*_SCALINGS, "aten.tanh.", "aten.add.Tensor"))
         node = _through_casts(draft, node.args[0]) if following else None
     return node is not None
 

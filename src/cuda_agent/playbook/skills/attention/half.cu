@@ -1,5 +1,5 @@
-// softmax(q·kᵀ·scale + mask)·v in one kernel, bfloat16 or float16 through the tensor cores (mma.sync), without the scores
-// in memory.
+// softmax(capped(q·kᵀ·scale) + mask)·v in one kernel, bfloat16 or float16 through the tensor cores (mma.sync), without the
+// scores in memory; capped(x) = cap·tanh(x / cap) where there is a soft cap.
 //
 // Query heads that share keys lie together: row r of a block is row r / group of head r % group, so keys and values are
 // read once for a group. ROW_WARPS · TILES · 16 rows belong to a block, which walks over the keys, KEYS at a time; cp.async
@@ -41,7 +41,7 @@ struct Work {
   // Results of the splits of a row, [split][batch][row], and their largest score and sum.
   float *parts, *states;
   long long batch, chunk;
-  float scale;
+  float scale, cap;
   int mask_kind, causal;
 };
 
@@ -50,6 +50,9 @@ __device__ __forceinline__ float power(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+// 1 - 2 / (1 + e^2x): an absolute error of 1e-7, which a cap of 100 keeps small beside a score's own.
+__device__ __forceinline__ float tanh_of(float x) { return 1.0f - __fdividef(2.0f, 1.0f + power(2.0f * LOG2E * x)); }
 
 __device__ __forceinline__ uint32_t packed(float x, float y) {
   uint32_t both;
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(32 * ROW_WARPS * KEY_WARPS) attention(Work w) 
   const int mine = static_cast<int>(start) + row_warp * TILES * 16 + quad, shared_rows = static_cast<int>(total) - 1;
   const long long mask_head = outer * g.m_outer + inner * g.m_inner;
   // Scores in powers of two: scaled here where a mask is added, else together with the subtraction of the largest.
-  const bool scaled = w.mask_kind != kNone || w.scale <= 0.0f;
+  const bool capped = w.cap > 0.0f, scaled = w.mask_kind != kNone || w.scale <= 0.0f || capped;
   const float factor = scaled ? 1.0f : w.scale * LOG2E;
 
   float result[TILES][RESULTS][4] = {};
@@ -221,7 +224,10 @@ __global__ void __launch_bounds__(32 * ROW_WARPS * KEY_WARPS) attention(Work w) 
             for (int e = 0; e < 2; ++e) {
               const int key = column + 8 * n + e;
               float& x = score[t][n][2 * half + e];
-              if (scaled) x *= w.scale * LOG2E;
+              if (capped)
+                x = w.cap * LOG2E * tanh_of(x * w.scale / w.cap);
+              else if (scaled)
+                x *= w.scale * LOG2E;
               if (key >= limit || (w.causal && key > row)) {
                 x = -INFINITY;
               } else if (w.mask_kind != kNone) {
@@ -434,16 +440,17 @@ int run(Work w, float* scratch, long long most_splits, int waves, cudaStream_t s
 // geometry: outer, inner, group, rows, keys, the largest number of splits that `scratch` has room for (VALUE + 2 floats for
 // each and for each row of the result), then the strides in elements: q (outer, inner, group, row), k (outer, inner, row),
 // v, out as q, mask (outer, inner, group, row, key). All strides but the mask's are multiples of 8, pointers of 16 bytes.
-// mask_kind: 0 none, 1 added, of the inputs' type, 2 added, float32, 3 boolean. Behind this kernel's settings come the
+// cap: the soft cap, 0 for none. mask_kind: 0 none, 1 added, of the inputs' type, 2 added, float32, 3 boolean. Behind this kernel's settings come the
 // library's engines. Returns a CUDA error, -1 for a setting that doesn't exist here, -2 for an error of the library.
 extern "C" int launch_attention_library(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
                                         long long scratch_bytes, const long long* geometry, int width, int value, float scale,
                                         int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream);
 
 extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
-                      long long scratch_bytes, const long long* geometry, float scale, int causal, int mask_kind, int config,
-                      cudaStream_t stream) {
+                      long long scratch_bytes, const long long* geometry, float scale, float cap, int causal, int mask_kind,
+                      int config, cudaStream_t stream) {
   constexpr int OWN = 7;
+  if (config >= OWN && cap > 0.0f) return -1;
   if (config >= OWN)
     return launch_attention_library(out, q, k, v, mask, scratch, scratch_bytes, geometry, HEAD, VALUE, scale, causal, mask_kind,
                                     !IS_BFLOAT16, config - OWN, stream);
@@ -458,6 +465,7 @@ extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, co
   w.mask = mask;
   w.batch = s[0] * s[1];
   w.scale = scale;
+  w.cap = cap;
   w.mask_kind = mask_kind;
   w.causal = causal;
   float* room = static_cast<float*>(scratch);

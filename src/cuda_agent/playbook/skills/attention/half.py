@@ -10,6 +10,7 @@ from importlib import resources
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
+from cuda_agent.playbook.algebra.attention import CAP
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
 from cuda_agent.playbook.skills.attention.layout import is_readable, result_view
@@ -40,9 +41,9 @@ _LIBRARY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Half:
-    """softmax(q·kᵀ·scale + mask)·v: q [batch…, group, rows, width], k [batch…, keys, width], v [batch…, keys, value].
-    `group` query heads share keys and values; `repeated`: k and v name tensors [batch…, group, keys, …] that repeat
-    them. `causal`: row i sees keys up to i."""
+    """softmax(capped(q·kᵀ·scale) + mask)·v, where capped(x) = cap·tanh(x / cap), or x for a cap of 0: q [batch…, group,
+    rows, width], k [batch…, keys, width], v [batch…, keys, value]. `group` query heads share keys and values. `causal`:
+    row i sees keys up to i."""
 
     q: str
     k: str
@@ -56,6 +57,7 @@ class Half:
     value: int
     scale: float
     causal: bool
+    cap: float
     dtype: str
 
 
@@ -86,7 +88,8 @@ def read(node: Node, meta: Callable[[str], TensorMeta], device: Device) -> Half 
         k=names[1],
         v=names[2], mask=None if mask is None else mask.ref, batch=k[:-2], group=group, rows=q[-2], keys=k[-2],
         width=q[-1], value=v[-1], scale=float(scale) if isinstance(scale, int | float) else 1.0 / math.sqrt(q[-1]),
-        causal=bool(node.argument(5, "is_causal", False)), dtype=dtype,
+        causal=bool(node.argument(5, "is_causal", False)),
+        cap=float(str(node.kwargs.get(CAP, 0.0))), dtype=dtype,
     )  # fmt: skip
 
 
@@ -213,7 +216,11 @@ def _step(
     scratch = Buffer(state.fresh(f"{name}_scratch"), TensorMeta(shape=(size,), dtype="uint8", strides=(1,)))
     mask_type = state.meta(call.mask).dtype if call.mask else call.dtype
     launcher = stem(call.dtype, call.width, call.value)
-    what = ("_causal" if call.causal else "") + (f"_mask_{mask_type}" if call.mask else "")
+    what = (
+        ("_causal" if call.causal else "")
+        + ("_capped" if call.cap else "")
+        + (f"_mask_{mask_type}" if call.mask else "")
+    )
     tunable = f"{launcher}_{heads}x{call.group}x{call.rows}x{call.keys}{what}"
     items = ir.ITEM_BYTES[call.dtype]
     arguments = {
@@ -231,7 +238,12 @@ def _step(
         f"launch_{launcher}",
         arguments,
         {"geometry": [*sizes, splits, *strides]},
-        more={"float scale": f"{call.scale!r}f", "int causal": str(int(call.causal)), "int mask_kind": str(kind)},
+        more={
+            "float scale": f"{call.scale!r}f",
+            "float cap": f"{call.cap!r}f",
+            "int causal": str(int(call.causal)),
+            "int mask_kind": str(kind),
+        },
         inputs=buffers([operands.q, operands.k, operands.v, operands.mask]),
         outputs=(Buffer(node.name, TensorMeta(shape=result.shape, dtype=call.dtype, strides=result.strides)),),
         files={f"kernels/{launcher}.cu": kernel(call.dtype, call.width, call.value), **library_files()},
