@@ -26,7 +26,8 @@ from common import ROOT, arguments, failed, run, save, table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cuda_agent.core.enums import Device
-from cuda_agent.playbook.skills.attention import half
+from cuda_agent.playbook.skills.attention.call import FORMS, MASKS, Attention
+from cuda_agent.playbook.skills.attention.skill import kernel, library_files
 
 sys.path.append(str(ROOT / "tests" / "unit" / "playbook_library"))
 from library_kernels import compiled
@@ -41,7 +42,6 @@ ROUNDS = 7
 BURST_US = 2000.0
 #: relative error of a result against float64, by type.
 TOLERANCE = {torch.bfloat16: 6e-3, torch.float16: 1e-3}
-KINDS = {None: 0, torch.float32: 2, torch.bool: 3}
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Tensors:
             mask = [outer, head * group, head, row, key]
         numbers = [case.batch, case.shared, group, case.rows, case.keys, splits, *strides, *mask]
         geometry = (ctypes.c_longlong * len(numbers))(*numbers)
-        kind = KINDS.get(None if self.mask is None else self.mask.dtype, 1)
+        kind = 0 if self.mask is None else MASKS.get(str(self.mask.dtype).removeprefix("torch."), 1)
         pointers = [None if x is None else x.data_ptr() for x in (self.out, self.q, self.k, self.v, self.mask, scratch)]
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         arguments = (
@@ -161,9 +161,13 @@ class Tensors:
 
 @functools.cache
 def launcher_of(folder: Path, dtype: str, width: int) -> Any:
-    source = folder / f"attention_{dtype}_{width}.cu"
-    source.write_text(half.library_files()["kernels/attention_library.cu"] + half.kernel(dtype, width, width))
-    return getattr(compiled(source, folder, ("cudnn",)), f"launch_{half.stem(dtype, width, width)}")
+    call = Attention(
+        "q", "k", "v", mask=None, batch=(), group=1, rows=1, keys=1, width=width, value=width, scale=1.0, causal=False,
+        cap=0.0, dtype=dtype,
+    )  # fmt: skip
+    source = folder / f"{call.stem}.cu"
+    source.write_text(library_files()["kernels/attention_library.cu"] + kernel(call))
+    return getattr(compiled(source, folder, ("cudnn",)), f"launch_{call.stem}")
 
 
 def burst(call: Callable[[], object], count: int) -> float:
@@ -183,7 +187,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     launcher = launcher_of(folder, str(case.dtype).removeprefix("torch."), case.width)
     calls: dict[str, Callable[[], object]] = {}
     errors: dict[str, float] = {}
-    for setting in range(half.CONFIGS):
+    for setting in range(FORMS["bfloat16"].settings):
         own = tensors.own(launcher, setting)
         tensors.out.fill_(7)
         status = own()

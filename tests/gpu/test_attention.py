@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,65 +13,19 @@ import torch.nn.functional as F
 from library_cases import relative_error
 from library_kernels import compiled, pointers
 
-from cuda_agent.playbook.skills.attention import half
-from cuda_agent.playbook.skills.attention.skill import CONFIGS, kernel
+from cuda_agent.playbook.skills.attention.call import FORMS, MASKS, Attention
+from cuda_agent.playbook.skills.attention.skill import kernel, library_files
 
 pytestmark = pytest.mark.gpu
 
-WIDTHS = (4, 20, 32, 48, 64, 80, 96, 128)
-
-
-@pytest.fixture(scope="module")
-def launchers(tmp_path_factory):
-    folder, found = tmp_path_factory.mktemp("attention"), {}
-    for width in WIDTHS:
-        (folder / f"attention_{width}.cu").write_text(kernel(width))
-        found[width] = getattr(compiled(folder / f"attention_{width}.cu", folder, ()), f"launch_attention_{width}")
-    return found
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("rows", "keys"), [(128, 128), (1, 1), (67, 67), (200, 333), (333, 200), (1024, 1024)])
-def test_every_setting_against_float64(launchers, width, causal, rows, keys):
-    outer, heads, scale = 2, 3, 0.17
-    q, k, v = (torch.randn(outer, length, heads, width, device="cuda") for length in (rows, keys, keys))
-    views = [x.transpose(1, 2) for x in (q, k, v)]
-    truth = F.scaled_dot_product_attention(*(x.double() for x in views), is_causal=causal, scale=scale)
-    numbers = [outer, heads, rows, keys]
-    # Heads side by side, as the next product reads them.
-    empty = torch.full((outer, rows, heads, width), float("nan"), device="cuda")
-    for view in (*views, empty.transpose(1, 2)):
-        numbers += [view.stride(0), view.stride(1), view.stride(2)]
-    geometry = (ctypes.c_longlong * len(numbers))(*numbers)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    for config in range(CONFIGS):
-        out = empty.clone().transpose(1, 2)
-        status = launchers[width](*pointers(out, *views), geometry, ctypes.c_float(scale), int(causal), config, stream)
-        torch.cuda.synchronize()
-        assert status == 0, (status, config)
-        assert relative_error(out, truth) < (1.5e-3 if config else 2e-5), config
-    assert launchers[width](*pointers(out, *views), geometry, ctypes.c_float(scale), 0, CONFIGS, stream) == -1
-
-
-def test_large_scores_do_not_overflow(launchers):
-    """A running maximum keeps what exp() gets below zero; NaN stays NaN."""
-    q, k, v = (30 * torch.randn(1, 1, 256, 64, device="cuda") for _ in range(3))
-    v[0, 0, 7, 5] = float("nan")
-    geometry = (ctypes.c_longlong * 16)(1, 1, 256, 256, *(0, 0, 64) * 4)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    truth = F.scaled_dot_product_attention(*(x.double() for x in (q, k, v)))
-    for config in range(CONFIGS):
-        out = torch.empty_like(q)
-        assert launchers[64](*pointers(out, q, k, v), geometry, ctypes.c_float(0.125), 0, config, stream) == 0
-        torch.cuda.synchronize()
-        assert out[..., 5].isnan().all() and out[..., :5].isfinite().all()
-        assert relative_error(out[..., 6:], truth[..., 6:]) < (0.05 if config else 1e-3)
+#: sizes of a batch.
+OUTER = 2
+SPLITS = 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """An attention in half precision. `mask`: "", "added", "row" (one for all queries), "float32" or "boolean"."""
+    """`mask`: "", "added", "row" (one for all queries), "float32" or "boolean"."""
 
     heads: int
     shared: int
@@ -79,22 +33,33 @@ class Case:
     keys: int
     width: int = 64
     value: int = 64
-    dtype: torch.dtype = torch.bfloat16
+    dtype: str = "bfloat16"
     causal: bool = False
     mask: str = ""
     cap: float = 0.0
 
+    def call(self) -> Attention:
+        return Attention(
+            "q", "k", "v", mask="mask" if self.mask else None, batch=(OUTER, self.shared),
+            group=self.heads // self.shared, rows=self.rows, keys=self.keys, width=self.width, value=self.value,
+            scale=self.width**-0.5, causal=self.causal, cap=self.cap, dtype=self.dtype,
+        )  # fmt: skip
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
     def mask_tensor(self) -> torch.Tensor | None:
-        shape = (2, 1, 1 if self.mask == "row" else self.rows, self.keys)
+        shape = (OUTER, 1, 1 if self.mask == "row" else self.rows, self.keys)
         if self.mask == "boolean":
             seen = torch.rand(shape, device="cuda") > 0.3
-            seen[0, 0, 3] = False
+            seen[0, 0, -1] = False
             return seen
-        dtype = torch.float32 if self.mask == "float32" else self.dtype
+        dtype = torch.float32 if self.mask == "float32" else self.torch_dtype
         return torch.randn(shape, device="cuda").to(dtype) if self.mask else None
 
 
-HALVES = (
+CASES = (
     Case(4, 4, 77, 77),
     Case(4, 2, 130, 130, 128, 128, causal=True),
     Case(2, 1, 50, 333, 256, 256),
@@ -102,84 +67,142 @@ HALVES = (
     Case(8, 2, 5, 600, causal=True),
     Case(4, 4, 100, 140, mask="added"),
     Case(4, 2, 96, 136, mask="row"),
-    Case(4, 4, 100, 140, dtype=torch.float16, mask="boolean"),
+    Case(4, 4, 100, 140, dtype="float16", mask="boolean"),
     Case(8, 2, 3, 500, mask="boolean"),
     Case(4, 4, 64, 128, causal=True, mask="float32"),
     Case(4, 4, 33, 65, 32, 32),
     Case(3, 3, 200, 200, 72, 72),
     Case(4, 4, 150, 150, 192, 128, causal=True),
-    Case(4, 4, 80, 80, 40, 40, torch.float16),
+    Case(4, 4, 80, 80, 40, 40, "float16"),
     Case(2, 2, 1, 1),
     Case(4, 2, 70, 90, mask="added", cap=2.0),
     Case(4, 4, 70, 70, 256, 256, causal=True, cap=30.0),
+    *(
+        Case(3, 3, rows, keys, width, width, "float32", causal)
+        for width in (4, 20, 32, 48, 64, 80, 96, 128)
+        for causal in (False, True)
+        for rows, keys in ((128, 128), (1, 1), (67, 67), (200, 333), (333, 200), (1024, 1024))
+    ),
+    Case(8, 2, 67, 90, dtype="float32", causal=True),
+    Case(8, 2, 1, 500, 128, 128, "float32"),
+    Case(4, 4, 100, 140, dtype="float32", mask="added"),
+    Case(4, 2, 96, 136, 80, 80, "float32", mask="row"),
+    Case(4, 1, 33, 70, 128, 128, "float32", mask="boolean"),
+    Case(4, 4, 70, 70, dtype="float32", mask="added", cap=5.0),
 )
 
 
 @pytest.fixture(scope="module")
-def halves(tmp_path_factory):
+def launchers(tmp_path_factory):
     """The launcher for heads of these sizes."""
-    folder = tmp_path_factory.mktemp("halves")
-    library = half.library_files()["kernels/attention_library.cu"]
+    folder = tmp_path_factory.mktemp("attention")
+    library = library_files()["kernels/attention_library.cu"]
 
     @functools.cache
-    def launcher(dtype: torch.dtype, width: int, value: int):
-        name = str(dtype).removeprefix("torch.")
-        source = folder / f"half_{name}_{width}_{value}.cu"
-        source.write_text(library + half.kernel(name, width, value))
-        loaded = compiled(source, folder, ("cudnn",))
-        return getattr(loaded, f"launch_{half.stem(name, width, value)}")
+    def built(stem: str, text: str):
+        source = folder / f"{stem}.cu"
+        source.write_text(text)
+        return getattr(compiled(source, folder, ("cudnn",)), f"launch_{stem}")
+
+    def launcher(call: Attention):
+        return built(call.stem, (library if call.is_half else "") + kernel(call))
 
     return launcher
 
 
-@pytest.mark.parametrize("case", HALVES, ids=str)
-def test_every_setting_of_half_precision_against_float64(halves, case):
-    shapes = (
-        (case.rows, case.heads, case.width),
-        (case.keys, case.shared, case.width),
-        (case.keys, case.shared, case.value),
-    )
-    q, k, v = (torch.randn(2, *shape, device="cuda").to(case.dtype).transpose(1, 2) for shape in shapes)
-    mask, group, scale = case.mask_tensor(), case.heads // case.shared, case.width**-0.5
-    wide = [x.double().repeat_interleave(group, 1) if x is not q else x.double() for x in (q, k, v)]
-    scores = wide[0] @ wide[1].mT * scale
-    if case.cap:
-        scores = case.cap * (scores / case.cap).tanh()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.double()
-    if case.causal:
-        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
-    truth = scores.softmax(-1).nan_to_num(0) @ wide[2]
-    strides = []
-    empty = torch.empty(2, case.rows, case.heads, case.value, dtype=case.dtype, device="cuda").transpose(1, 2)
-    for x in (q, k, v, empty):
-        outer, head, row = x.stride()[:3]
-        strides += [outer, head * group, head, row] if x is q or x is empty else [outer, head, row]
-    if mask is None:
-        strides += [0] * 5
-    else:
-        outer, head, row, key = mask.expand(2, case.heads, case.rows, case.keys).stride()
-        strides += [outer, head * group, head, row, key]
-    splits = 16
-    scratch = torch.empty(
-        splits * case.heads * 2 * case.rows * (case.value + 2) * 4 + 2**20, dtype=torch.uint8, device="cuda"
-    )
-    numbers = [2, case.shared, group, case.rows, case.keys, splits, *strides]
-    geometry = (ctypes.c_longlong * len(numbers))(*numbers)
-    kind = {"": 0, "added": 1, "row": 1, "float32": 2, "boolean": 3}[case.mask]
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    ran = []
-    for config in range(half.CONFIGS):
-        out = empty.clone().fill_(7)
-        status = halves(case.dtype, case.width, case.value)(
-            *pointers(out, q, k, v, mask, scratch), ctypes.c_longlong(scratch.numel()), geometry, ctypes.c_float(scale),
-            ctypes.c_float(case.cap), int(case.causal), kind, config, stream,
-        )  # fmt: skip
-        torch.cuda.synchronize()
-        assert status in (0, -1), (status, config)
-        if status == 0:
-            ran.append(config)
-            assert relative_error(out, truth) < (6e-3 if case.dtype is torch.bfloat16 else 1e-3), config
-    assert {0, 1, 2, 4} <= set(ran)
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of a case, [outer, heads, rows, width], whose heads lie between the features of one projection."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    mask: torch.Tensor | None
+
+    @classmethod
+    def of(cls, case: Case, scale: float = 1.0) -> Operands:
+        shapes = [(case.rows, case.heads, case.width), (case.keys, case.shared, case.width)]
+        shapes += [(case.keys, case.shared, case.value)]
+        drawn = [scale * torch.randn(OUTER, *shape, device="cuda") for shape in shapes]
+        q, k, v = (x.to(case.torch_dtype).transpose(1, 2) for x in drawn)
+        return cls(q, k, v, case.mask_tensor())
+
+    def truth(self, case: Case) -> torch.Tensor:
+        k, v = (x.double().repeat_interleave(case.heads // case.shared, 1) for x in (self.k, self.v))
+        scores = self.q.double() @ k.mT * case.call().scale
+        if case.cap:
+            scores = case.cap * (scores / case.cap).tanh()
+        if self.mask is not None:
+            is_bool = self.mask.dtype == torch.bool
+            scores = scores.masked_fill(~self.mask, -math.inf) if is_bool else scores + self.mask.double()
+        if case.causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
+        weights = scores.softmax(-1)
+        return weights.masked_fill(scores.amax(-1, keepdim=True) == -math.inf, 0.0) @ v
+
+    def results(self, case: Case, launcher) -> dict[int, torch.Tensor]:
+        """Returns the result of every setting that takes the case."""
+        call, found = case.call(), {}
+        empty = torch.empty(OUTER, case.rows, case.heads, case.value, dtype=case.torch_dtype, device="cuda")
+        strides: list[int] = []
+        for x in (self.q, self.k, self.v, empty.transpose(1, 2)):
+            outer, head, row = x.stride()[:3]
+            shared = x is self.k or x is self.v
+            strides += [outer, head, row] if shared else [outer, head * call.group, head, row]
+        mask = [0] * 5
+        if self.mask is not None:
+            outer, head, row, key = self.mask.expand(OUTER, case.heads, case.rows, case.keys).stride()
+            mask = [outer, head * call.group, head, row, key]
+        numbers = [OUTER, case.shared, call.group, case.rows, case.keys, SPLITS, *strides, *mask]
+        size = SPLITS * case.heads * OUTER * case.rows * (case.value + 2) * 4 + 2**20
+        scratch = torch.empty(size, dtype=torch.uint8, device="cuda")
+        room = [*pointers(scratch), ctypes.c_longlong(size)] if call.is_half else []
+        kind = 0 if self.mask is None else MASKS.get(str(self.mask.dtype).removeprefix("torch."), 1)
+        for setting in range(call.form.settings):
+            out = torch.full_like(empty, 7.0).transpose(1, 2)
+            status = launcher(
+                *pointers(out, self.q, self.k, self.v, self.mask), *room, (ctypes.c_longlong * len(numbers))(*numbers),
+                ctypes.c_float(call.scale), ctypes.c_float(call.cap), int(call.causal), kind, setting,
+                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+            )  # fmt: skip
+            torch.cuda.synchronize()
+            assert status in (0, -1), (status, setting)
+            if status == 0:
+                found[setting] = out
+        return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_setting_against_float64(launchers, case):
+    operands = Operands.of(case)
+    found, truth = operands.results(case, launchers(case.call())), operands.truth(case)
+    for setting, out in found.items():
+        limit = {"bfloat16": 6e-3, "float16": 1e-3, "float32": 1.5e-3 if setting else 2e-5}[case.dtype]
+        assert relative_error(out, truth) < limit, setting
+    if case.dtype == "float32":
+        assert len(found) == FORMS["float32"].settings
+        return
+    assert {0, 1, 2, 4} <= set(found)
     # The library has neither boolean masks nor soft caps here.
-    assert case.mask == "boolean" or case.cap or set(ran) & set(range(7, half.CONFIGS))
+    assert case.mask == "boolean" or case.cap or set(found) & set(range(7, FORMS[case.dtype].settings))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_large_scores_do_not_overflow(launchers, dtype):
+    """A running maximum keeps what exp() gets below zero. NaN stays NaN."""
+    case = Case(1, 1, 256, 256, dtype=dtype)
+    operands = Operands.of(case, scale=30.0)
+    operands.v[:, 0, 7, 5] = float("nan")
+    clean = replace(operands, v=operands.v.nan_to_num())
+    truth = clean.truth(case)
+    for setting, out in operands.results(case, launchers(case.call())).items():
+        assert out[..., 5].isnan().all() and out[..., :5].isfinite().all()
+        assert relative_error(out[..., 6:], truth[..., 6:]) < (1e-3 if dtype == "float32" and not setting else 0.05)
+
+
+def test_results_agree_with_the_operator(launchers):
+    case = Case(4, 2, 40, 40, causal=True)
+    operands = Operands.of(case)
+    expected = F.scaled_dot_product_attention(operands.q, operands.k, operands.v, is_causal=True, enable_gqa=True)
+    for out in operands.results(case, launchers(case.call())).values():
+        assert relative_error(out, expected) < 1e-2

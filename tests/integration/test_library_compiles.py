@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
     [
         ("gemm", "cublasLt.h"),
         ("convolution", "cudnn.h"),
-        ("attention", "cuda_runtime.h"),
+        ("attention/float32", "cuda_runtime.h"),
         ("attention/half", "cuda_runtime.h"),
         ("attention/library", "cudnn.h"),
         ("selection", "cuda_runtime.h"),

@@ -12,7 +12,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook.plan import StridedView
 from cuda_agent.playbook.proposal import Proposal, proposals
-from cuda_agent.playbook.skills.attention.skill import batch_levels
+from cuda_agent.playbook.skills.attention.layout import batch_levels
 
 
 class Heads(nn.Module):
@@ -36,27 +36,28 @@ def plans(module: nn.Module, width: int = 128, device: Device = Device.CUDA, pre
 def test_one_kernel_reads_heads_where_they_lie() -> None:
     products, whole = plans(Heads(2))
     assert "attention" not in products.skills and whole.skills == ("attention", "pointwise")
-    assert [name for name in whole.files if "attention" in name] == ["kernels/attention_64.cu"]
+    assert [name for name in whole.files if "attention" in name] == ["kernels/attention_float32_64.cu"]
     binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
-    # outer and inner batch, rows, keys; then of q, k, v and the result the steps between images, heads and rows.
-    numbers = "{2, 2, 24, 40, 3072, 64, 128, 5120, 64, 128, 5120, 64, 128, 3072, 64, 128}"
-    assert f"geometry[] = {numbers}" in binding
-    assert "0.125f, 0, config_attention_4x24x40x64" in binding
-    text = whole.files["kernels/attention_64.cu"]
-    assert "#define HEAD 64\n" in text and "#define LAUNCH launch_attention_64\n" in text
+    # outer and inner batch, group, rows, keys, splits; then the steps of q, k, v, the result and the mask.
+    steps = "3072, 64, 64, 128, 5120, 64, 128, 5120, 64, 128, 3072, 64, 64, 128, 0, 0, 0, 0, 0"
+    assert f"geometry[] = {{2, 2, 1, 24, 40, 1, {steps}}}" in binding
+    assert "0.125f, 0.0f, 0, 0, config_attention_float32_64_4x1x24x40" in binding
+    text = whole.files["kernels/attention_float32_64.cu"]
+    assert "#define HEAD 64\n" in text and "#define LAUNCH launch_attention_float32_64\n" in text
+    assert "#define PLAIN 1\n" in text
 
 
 @pytest.mark.parametrize("size", [4, 16, 48, 80, 128])
 def test_heads_of_other_sizes_have_zeros_behind_them(size: int) -> None:
     _, whole = plans(Heads(2), width=2 * size)
-    assert f"#define HEAD {size}\n" in whole.files[f"kernels/attention_{size}.cu"]
+    assert f"#define HEAD {size}\n" in whole.files[f"kernels/attention_float32_{size}.cu"]
 
 
 def test_scale_and_causality_are_passed_on() -> None:
     _, whole = plans(Heads(4, is_causal=True, scale=0.3))
     binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
-    assert "0.3f, 1, config_attention_8x24x40x32_causal" in binding
-    assert "#define HEAD 32\n" in whole.files["kernels/attention_32.cu"]
+    assert "0.3f, 0.0f, 1, 0, config_attention_float32_32_8x1x24x40_causal" in binding
+    assert "#define HEAD 32\n" in whole.files["kernels/attention_float32_32.cu"]
 
 
 @pytest.mark.parametrize(
@@ -65,11 +66,10 @@ def test_scale_and_causality_are_passed_on() -> None:
         (2, {}, {"precision": Precision.FP32}),
         (2, {}, {"device": Device.CPU}),
         (2, {}, {"dtype": torch.bfloat16, "device": Device.CPU}),
-        (2, {"attn_mask": torch.ones(24, 40, dtype=torch.bool)}, {}),
         (1, {}, {"width": 132}),
         (4, {}, {"width": 120}),
     ],
-    ids=["fp32", "cpu", "bfloat16", "mask", "large_heads", "heads_that_begin_anywhere"],
+    ids=["fp32", "cpu", "bfloat16", "large_heads", "heads_that_begin_anywhere"],
 )
 def test_elsewhere_products_alone(heads: int, how: dict, more: dict) -> None:
     found = plans(Heads(heads, **how), **more)
@@ -100,7 +100,10 @@ def test_a_result_that_is_returned_lies_as_the_graph_says() -> None:
     _, whole = proposals(alone, Device.CUDA, Precision.TF32)
     assert whole.skills == ("attention",)
     binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
-    assert "empty_strided({2, 2, 24, 64}, {3072, 64, 128, 1}" in binding and ", 3072, 64, 128};" in binding
+    assert (
+        "empty_strided({2, 2, 24, 64}, {3072, 64, 128, 1}" in binding
+        and ", 3072, 64, 64, 128, 0, 0, 0, 0, 0};" in binding
+    )
 
 
 def test_a_batch_of_many_levels_needs_copies() -> None:
@@ -165,6 +168,15 @@ def test_shared_heads_are_read_once(by_flag: bool, dtype: torch.dtype, kind: int
     # Between query heads of one group, and from group to group; the mask is the same for every head.
     steps = "2560, 1280, 320, 64, 6144, 3072, 64, 6144, 3072, 64, 2560, 1280, 320, 64, 240, 0, 0, 48, 1"
     assert f"{{3, 2, 4, 5, 48, 64, {steps}}}" in call and f"0.0f, 0, {kind}, config_" in call
+
+
+@pytest.mark.parametrize("by_flag", [True, False])
+def test_shared_heads_and_masks_in_float32(by_flag: bool) -> None:
+    q, k, v = (torch.randn(3, heads, length, 64) for heads, length in ((8, 5), (2, 48), (2, 48)))
+    graph = graph_of(Shared(by_flag), [q, k, v, torch.zeros(3, 1, 5, 48)])
+    whole = proposals(graph, Device.CUDA, Precision.TF32)[-1]
+    text = whole.files["kernels/attention_float32_64_general.cu"]
+    assert whole.skills == ("attention",) and "#define PLAIN 0\n" in text
 
 
 def test_values_of_another_width_and_masks_of_one_row() -> None:

@@ -1,13 +1,16 @@
-"""Layouts of attention's operands and result."""
+"""Attention's operands and result where they lie, and the launcher's numbers for them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from cuda_agent.core.graph import Node
+from cuda_agent.core.graph import Node, Ref
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.plan import PlanState, StridedView
+from cuda_agent.playbook.skills.attention.call import Attention
+from cuda_agent.playbook.skills.shared.operands import collapsed, plain_copy, windows
 
 
 def is_readable(view: StridedView, words: int) -> bool:
@@ -35,3 +38,122 @@ def result_view(state: PlanState, node: Node, plain: StridedView, words: int) ->
     view = replace(plain, strides=strides)
     is_dense = ir.same_strides(plain.shape, ir.dense_strides(plain.shape, strides), strides)
     return view if is_dense and is_readable(view, words) else plain
+
+
+def batch_levels(sizes: Sequence[int], views: Sequence[StridedView]) -> tuple[tuple[int, ...], ...] | None:
+    """Returns the batch dimensions as two levels (size, stride of each view), outer first, or None for more levels."""
+    levels = collapsed(sizes, *(view.strides[: len(sizes)] for view in views))
+    nothing = (1, *(0 for _ in views))
+    return None if len(levels) > 2 else tuple([nothing] * (2 - len(levels)) + levels)
+
+
+def _split(view: StridedView, group: int) -> StridedView:
+    """Returns [..., heads, rows, width] with the heads as two dimensions, of which the second has this size."""
+    heads, step = view.shape[-3] // group, view.strides[-3]
+    shape = (*view.shape[:-3], heads, group, *view.shape[-2:])
+    return replace(view, shape=shape, strides=(*view.strides[:-3], step * group, step, *view.strides[-2:]))
+
+
+def _repeated(state: PlanState, name: str) -> tuple[str, int] | None:
+    """Returns the tensor [..., heads, rows, width] that this value repeats for the query heads of a group, as
+    `repeat_kv` of the model libraries does, and the group's size."""
+    node = state.node(name)
+    while node is not None and node.op in ("aten.clone.default", "aten.contiguous.default"):
+        node = _source(state, node)
+    if node is None or node.op not in ("aten.reshape.default", "aten.view.default", "aten._unsafe_view.default"):
+        return None
+    shape = state.meta(node.name).shape
+    node = _source(state, node)
+    while node is not None and node.op in ("aten.clone.default", "aten.contiguous.default"):
+        node = _source(state, node)
+    if node is None or node.op != "aten.expand.default" or len(state.meta(node.name).shape) != len(shape) + 1:
+        return None
+    wide = state.meta(node.name).shape
+    source = node.args[0]
+    if not isinstance(source, Ref) or len(state.meta(source.ref).shape) != len(wide):
+        return None
+    narrow = state.meta(source.ref).shape
+    group = wide[-3]
+    if narrow != (*wide[:-3], 1, *wide[-2:]) or shape != (*wide[:-4], wide[-4] * group, *wide[-2:]):
+        return None
+    return source.ref, group
+
+
+def _source(state: PlanState, node: Node) -> Node | None:
+    first = node.args[0]
+    return state.node(first.ref) if isinstance(first, Ref) else None
+
+
+def _read_where_it_lies(state: PlanState, name: str, words: int, copied: bool) -> StridedView:
+    (view,) = windows(state, [name])
+    return plain_copy(state, name) if copied or not is_readable(view, words) else view
+
+
+def shared_heads(state: PlanState, call: Attention) -> Attention:
+    """Returns the call on the keys and values that the graph repeats for the query heads of a group."""
+    found = [_repeated(state, name) for name in (call.k, call.v)]
+    if call.group > 1 or found[0] is None or found[1] is None or found[0][1] != found[1][1]:
+        return call
+    (k, group), (v, _) = found[0], found[1]
+    return replace(call, k=k, v=v, batch=(*call.batch[:-1], call.batch[-1] // group), group=group)
+
+
+def _shared(view: StridedView, batch: tuple[int, ...]) -> StridedView:
+    """Returns [batch…, rows, width] of keys or values, without the dimension of 1 that a repetition had."""
+    if len(view.shape) == len(batch) + 2:
+        return view
+    return replace(view, shape=(*view.shape[:-3], *view.shape[-2:]), strides=(*view.strides[:-3], *view.strides[-2:]))
+
+
+def _mask(state: PlanState, call: Attention) -> StridedView | None:
+    """Returns the window on the mask, broadcast to [batch…, group, rows, keys]."""
+    if call.mask is None:
+        return None
+    (view,) = windows(state, [call.mask])
+    sizes = (*call.batch[:-1], call.batch[-1] * call.group, call.rows, call.keys)
+    steps = [0 if have == 1 else step for have, step in zip(view.shape, view.strides, strict=True)]
+    strides = (*[0] * (len(sizes) - len(steps)), *steps)
+    return _split(replace(view, shape=sizes, strides=strides), call.group)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Windows on q, [batch…, group, rows, width], k, v, the result and the mask."""
+
+    q: StridedView
+    k: StridedView
+    v: StridedView
+    out: StridedView
+    mask: StridedView | None
+
+    def geometry(self, call: Attention) -> tuple[list[int], list[int]] | None:
+        """Returns the sizes and the strides for the launcher, None where the batch has more than two levels."""
+        rank = len(call.batch)
+        mask = self.mask or StridedView("", (), (0,) * (rank + 3), 0)
+        views = (self.q, self.k, self.v, self.out, mask)
+        levels = batch_levels(call.batch, views)
+        if levels is None:
+            return None
+        outer, inner = levels
+        strides = []
+        for place, view in enumerate(views, 1):
+            strides += [outer[place], inner[place], *view.strides[rank:-1]]
+        return [outer[0], inner[0], call.group, call.rows, call.keys], [*strides, mask.strides[-1]]
+
+
+def place(state: PlanState, node: Node, call: Attention) -> tuple[Operands, StridedView, list[int], list[int]] | None:
+    """Returns the operands, put into memory, the result, and the launcher's sizes and strides. Returns None where the
+    batch has more than two levels even in copies."""
+    shape = (*call.batch[:-1], call.batch[-1] * call.group, call.rows, call.value)
+    plain = StridedView(node.name, shape, ir.contiguous(shape), 0)
+    for copied in (False, True):
+        q, k, v = (_read_where_it_lies(state, name, call.form.words, copied) for name in (call.q, call.k, call.v))
+        result = plain if copied else result_view(state, node, plain, call.form.words)
+        operands = Operands(
+            _split(q, call.group), _shared(k, call.batch), _shared(v, call.batch), _split(result, call.group),
+            _mask(state, call),
+        )  # fmt: skip
+        numbers = operands.geometry(call)
+        if numbers is not None:
+            return operands, result, *numbers
+    return None

@@ -1,7 +1,8 @@
-// softmax(q·kᵀ·scale)·v in one kernel, float32 through the tensor cores' TF32 (mma.sync), without the scores in memory.
+// softmax(capped(q·kᵀ·scale) + mask)·v in one kernel, float32 through the tensor cores' TF32 (mma.sync), without the scores
+// in memory; capped(x) = cap·tanh(x / cap) where there is a soft cap.
 //
-// A warp holds 16 · TILES query rows and walks over the keys, KEYS at a time, which cp.async brings into shared memory one
-// step ahead. Rows of softmax are kept as running maximum and sum. The tensor cores sum over an index in any order, so
+// Query heads that share keys lie together: row r of a block is row r / group of head r % group. A warp holds 16 · TILES
+// query rows and walks over the keys, KEYS at a time, which cp.async brings into shared memory one step ahead. Rows of softmax are kept as running maximum and sum. The tensor cores sum over an index in any order, so
 // fragments take what lies together: four neighbours of a row of k serve two products, two neighbouring scores of a lane
 // are the operand of the second product as they are, and four neighbours of a row of v serve four columns of the result.
 // EXACT: scores are products of q and k as sums of two TF32 numbers each, as precise as float32. An error of a score is a
@@ -13,17 +14,39 @@
 
 // Of a head: a multiple of 4, at most 128.
 #define HEAD 64
-#define LAUNCH launch_attention_64
+// Neither mask nor soft cap nor shared heads, which take registers.
+#define PLAIN 1
+#define LAUNCH launch_attention_float32
 
 namespace {
 
 // With zeros behind it.
 constexpr int WIDTH = (HEAD + 31) / 32 * 32;
 
+constexpr float LOG2E = 1.4426950408889634f;
+
+enum Mask { kNone, kElement, kFloat, kBoolean };
+
 struct Geometry {
-  long long inner, rows, keys;
-  long long q_outer, q_inner, q_row, k_outer, k_inner, k_row, v_outer, v_inner, v_row, o_outer, o_inner, o_row;
+  long long inner, group, rows, keys;
+  long long q_outer, q_inner, q_group, q_row, k_outer, k_inner, k_row, v_outer, v_inner, v_row;
+  long long o_outer, o_inner, o_group, o_row, m_outer, m_inner, m_group, m_row, m_key;
 };
+
+// What happens to scores before their softmax.
+struct Scores {
+  const void* mask;
+  float factor, cap;
+  int mask_kind, causal;
+};
+
+// 1 - 2 / (1 + e^2x): an absolute error of 1e-7, which a cap of 100 keeps small beside a score's own.
+__device__ __forceinline__ float tanh_of(float x) { return 1.0f - __fdividef(2.0f, 1.0f + exp2f(2.0f * LOG2E * x)); }
+
+__device__ __forceinline__ float masked(const Scores& s, long long at) {
+  if (s.mask_kind == kBoolean) return static_cast<const uint8_t*>(s.mask)[at] ? 0.0f : -INFINITY;
+  return static_cast<const float*>(s.mask)[at] * LOG2E;
+}
 
 // Rounded to nearest; the tensor cores would cut.
 __device__ __forceinline__ uint32_t tf32(float x) {
@@ -97,23 +120,24 @@ __device__ __forceinline__ void bring(float* k_to, float* v_to, const float* k, 
 template <int KEYS, int WARPS, int TILES, bool EXACT>
 __global__ void __launch_bounds__(32 * WARPS)
     attention(float* __restrict__ out, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
-              Geometry g, long long batch, float scale, bool causal) {
+              Geometry g, long long batch, Scores s) {
   constexpr int BLOCK = WARPS * TILES * 16, PAIRS = (HEAD + 15) / 16, BLOCKS_OF_KEYS = KEYS / 8, QUARTERS = WIDTH / 32;
   extern __shared__ float4 memory[];
   float* k_shared = reinterpret_cast<float*>(memory);
   float* v_shared = k_shared + 2 * KEYS * K_ROW;
 
   // Causal: the blocks with most keys begin first. Otherwise those that share keys follow each other.
-  const long long blocks = (g.rows + BLOCK - 1) / BLOCK;
-  const long long block = causal ? blocks - 1 - blockIdx.x / batch : blockIdx.x % blocks;
-  const long long head = causal ? blockIdx.x % batch : blockIdx.x / blocks;
+  const long long total = g.rows * g.group, blocks = (total + BLOCK - 1) / BLOCK;
+  const int group = PLAIN ? 1 : static_cast<int>(g.group);
+  const long long block = s.causal ? blocks - 1 - blockIdx.x / batch : blockIdx.x % blocks;
+  const long long head = s.causal ? blockIdx.x % batch : blockIdx.x / blocks;
   const long long outer = head / g.inner, inner = head % g.inner;
   q += outer * g.q_outer + inner * g.q_inner;
   k += outer * g.k_outer + inner * g.k_inner;
   v += outer * g.v_outer + inner * g.v_inner;
   out += outer * g.o_outer + inner * g.o_inner;
 
-  const int lane = threadIdx.x & 31, group = lane >> 2, turn = lane & 3;
+  const int lane = threadIdx.x & 31, quad = lane >> 2, turn = lane & 3;
   const int first = static_cast<int>(block * BLOCK) + (threadIdx.x >> 5) * TILES * 16;
 
   // TF32, or float32 where its remainders are needed too.
@@ -122,16 +146,17 @@ __global__ void __launch_bounds__(32 * WARPS)
   for (int t = 0; t < TILES; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const long long row = first + 16 * t + 8 * half + group;
+      const long long r = first + 16 * t + 8 * half + quad;
+      const float* row = q + r / group * g.q_row + r % group * g.q_group;
 #pragma unroll
       for (int j = 0; j < PAIRS; ++j) {
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         const int column = 16 * j + 4 * turn;
-        if (row < g.rows && (HEAD % 16 == 0 || column < HEAD)) x = load4(q + row * g.q_row + column);
-        query[t][2 * j][half] = operand<EXACT>(x.x * scale);
-        query[t][2 * j][half + 2] = operand<EXACT>(x.y * scale);
-        query[t][2 * j + 1][half] = operand<EXACT>(x.z * scale);
-        query[t][2 * j + 1][half + 2] = operand<EXACT>(x.w * scale);
+        if (r < total && (HEAD % 16 == 0 || column < HEAD)) x = load4(row + column);
+        query[t][2 * j][half] = operand<EXACT>(x.x * s.factor);
+        query[t][2 * j][half + 2] = operand<EXACT>(x.y * s.factor);
+        query[t][2 * j + 1][half] = operand<EXACT>(x.z * s.factor);
+        query[t][2 * j + 1][half + 2] = operand<EXACT>(x.w * s.factor);
       }
     }
   }
@@ -144,7 +169,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     sum[t][0] = sum[t][1] = 0.0f;
   }
 
-  const long long end = causal ? min(g.keys, (block + 1) * BLOCK) : g.keys;
+  const long long end = s.causal ? min(g.keys, (min(total, (block + 1) * BLOCK) - 1) / group + 1) : g.keys;
   const int steps = static_cast<int>((end + KEYS - 1) / KEYS);
   bring<KEYS, WARPS>(k_shared, v_shared, k, v, g, 0);
   for (int step = 0; step < steps; ++step) {
@@ -174,7 +199,7 @@ __global__ void __launch_bounds__(32 * WARPS)
       }
 #pragma unroll
       for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
-        const float4 x = load4(k_now + (8 * n + group) * K_ROW + 16 * j + 4 * turn);
+        const float4 x = load4(k_now + (8 * n + quad) * K_ROW + 16 * j + 4 * turn);
         const uint32_t b0 = tf32(x.x), b1 = tf32(x.y), b2 = tf32(x.z), b3 = tf32(x.w);
         if (EXACT) {
           const uint32_t r0 = left(x.x, b0), r1 = left(x.y, b1), r2 = left(x.z, b2), r3 = left(x.w, b3);
@@ -198,15 +223,27 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 
     const int column = step * KEYS + 2 * turn;
-    if (step * KEYS + KEYS > g.keys || (causal && step * KEYS + KEYS - 1 > first)) {
+    const bool changed = !PLAIN && (s.mask_kind != kNone || s.cap > 0.0f);
+    if (changed || step * KEYS + KEYS > g.keys || (s.causal && step * KEYS + KEYS - 1 > first / group)) {
 #pragma unroll
       for (int t = 0; t < TILES; ++t) {
 #pragma unroll
-        for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
+        for (int half = 0; half < 2; ++half) {
+          const int r = min(static_cast<int>(total) - 1, first + 16 * t + 8 * half + quad), row = r / group;
+          const long long at = outer * g.m_outer + inner * g.m_inner + r % group * g.m_group + row * g.m_row;
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int key = column + 8 * n + (e & 1), row = first + 16 * t + group + 8 * (e >> 1);
-            if (key >= g.keys || (causal && key > row)) score[t][n][e] = -INFINITY;
+          for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const int key = column + 8 * n + e;
+              float& x = score[t][n][2 * half + e];
+              if (!PLAIN && s.cap > 0.0f) x = s.cap * LOG2E * tanh_of(x);
+              if (key >= g.keys || (s.causal && key > row)) {
+                x = -INFINITY;
+              } else if (!PLAIN && s.mask_kind != kNone) {
+                x += masked(s, at + key * g.m_key);
+              }
+            }
           }
         }
       }
@@ -260,7 +297,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
 #pragma unroll
         for (int d = 0; d < QUARTERS; ++d) {
-          const float* at = v_now + (8 * n + 2 * turn) * V_ROW + 32 * d + 4 * group;
+          const float* at = v_now + (8 * n + 2 * turn) * V_ROW + 32 * d + 4 * quad;
           const float4 rows[4] = {load4(at), load4(at + V_ROW), load4(at + 8 * V_ROW), load4(at + 9 * V_ROW)};
           const float w[4][4] = {{rows[0].x, rows[1].x, rows[2].x, rows[3].x},
                                  {rows[0].y, rows[1].y, rows[2].y, rows[3].y},
@@ -293,7 +330,7 @@ __global__ void __launch_bounds__(32 * WARPS)
       }
 #pragma unroll
       for (int d = 0; d < QUARTERS; ++d) {
-        const float* at = v_now + (8 * n + 2 * turn) * V_ROW + 32 * d + 4 * group;
+        const float* at = v_now + (8 * n + 2 * turn) * V_ROW + 32 * d + 4 * quad;
         const float4 x = load4(at), y = load4(at + V_ROW);
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
@@ -311,12 +348,14 @@ __global__ void __launch_bounds__(32 * WARPS)
   for (int t = 0; t < TILES; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float total = sum[t][half];
-      total += __shfl_xor_sync(0xffffffffu, total, 1);
-      total += __shfl_xor_sync(0xffffffffu, total, 2);
-      const float share = 1.0f / total;
-      const long long row = first + 16 * t + 8 * half + group;
-      if (row >= g.rows) continue;
+      float weights = sum[t][half];
+      weights += __shfl_xor_sync(0xffffffffu, weights, 1);
+      weights += __shfl_xor_sync(0xffffffffu, weights, 2);
+      // A row whose keys are all masked is zero, as in PyTorch.
+      const float share = weights == 0.0f ? 0.0f : 1.0f / weights;
+      const long long r = first + 16 * t + 8 * half + quad;
+      if (r >= total) continue;
+      float* row = out + r / group * g.o_row + r % group * g.o_group;
 #pragma unroll
       for (int d = 0; d < QUARTERS; ++d) {
 #pragma unroll
@@ -325,7 +364,7 @@ __global__ void __launch_bounds__(32 * WARPS)
           if (HEAD < WIDTH && column >= HEAD) continue;
           const float4 x = make_float4(result[t][d][0][c] * share, result[t][d][1][c] * share, result[t][d][2][c] * share,
                                        result[t][d][3][c] * share);
-          *reinterpret_cast<float4*>(out + row * g.o_row + column) = x;
+          *reinterpret_cast<float4*>(row + column) = x;
         }
       }
     }
@@ -333,42 +372,45 @@ __global__ void __launch_bounds__(32 * WARPS)
 }
 
 template <int KEYS, int WARPS, int TILES, bool EXACT = false>
-int run(float* out, const float* q, const float* k, const float* v, const Geometry& g, long long batch, float scale,
-        bool causal, cudaStream_t stream) {
+int run(float* out, const float* q, const float* k, const float* v, const Geometry& g, long long batch,
+        const Scores& s, cudaStream_t stream) {
   constexpr int BYTES = 2 * KEYS * (K_ROW + V_ROW) * 4, BLOCK = WARPS * TILES * 16;
   const cudaError_t status =
       cudaFuncSetAttribute(attention<KEYS, WARPS, TILES, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
   if (status != cudaSuccess) return static_cast<int>(status);
-  const long long count = (g.rows + BLOCK - 1) / BLOCK * batch;
+  const long long count = (g.rows * g.group + BLOCK - 1) / BLOCK * batch;
   attention<KEYS, WARPS, TILES, EXACT><<<static_cast<unsigned>(count), 32 * WARPS, BYTES, stream>>>(
-      out, q, k, v, g, batch, scale, causal);
+      out, q, k, v, g, batch, s);
   return static_cast<int>(cudaGetLastError());
 }
 
 }  // namespace
 
-// geometry: outer, inner, rows, keys, and the strides (outer, inner, row) of q, k, v and out in elements; strides are
-// multiples of 4, pointers of 16 bytes. Returns a CUDA error, −1 for a setting that doesn't exist.
-extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const long long* geometry, float scale,
-                      int causal, int config, cudaStream_t stream) {
-  const long long* s = geometry;
-  const Geometry g = {s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]};
-  const long long batch = s[0] * s[1];
+// geometry: outer, inner, group, rows, keys, a number of splits that isn't used here, and the strides in elements: q (outer,
+// inner, group, row), k (outer, inner, row), v, out as q, mask (outer, inner, group, row, key). All strides but the mask's are
+// multiples of 4, pointers of 16 bytes. cap: the soft cap, 0 for none. mask_kind: 0 none, 1 and 2 added, 3 boolean. Returns a
+// CUDA error, -1 for a setting that doesn't exist.
+extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const void* mask, const long long* geometry,
+                      float scale, float cap, int causal, int mask_kind, int config, cudaStream_t stream) {
+  const long long* p = geometry;
+  const Geometry g = {p[1],  p[2],  p[3],  p[4],  p[6],  p[7],  p[8],  p[9],  p[10], p[11], p[12], p[13],
+                      p[14], p[15], p[16], p[17], p[18], p[19], p[20], p[21], p[22], p[23], p[24]};
+  const long long batch = p[0] * p[1];
   // Softmax in powers of two.
-  const float factor = scale * 1.4426950408889634f;
+  const Scores s = {mask, cap > 0.0f ? scale / cap : scale * LOG2E, cap, mask_kind, causal};
   float* o = static_cast<float*>(out);
   const float *a = static_cast<const float*>(q), *b = static_cast<const float*>(k), *c = static_cast<const float*>(v);
   // Two tiles of rows share what is read of keys and values, as long as registers last.
 #if HEAD <= 64
-  if (config == 0) return run<32, 4, 2, true>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 1) return run<32, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 2) return run<48, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 0) return run<32, 4, 2, true>(o, a, b, c, g, batch, s, stream);
+  if (config == 1) return run<32, 4, 2>(o, a, b, c, g, batch, s, stream);
+  if (config == 2) return run<48, 4, 2>(o, a, b, c, g, batch, s, stream);
 #else
-  if (config == 0) return run<32, 8, 1, true>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 1) return run<32, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 2) return run<64, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 0) return run<32, 8, 1, true>(o, a, b, c, g, batch, s, stream);
+  if (config == 1) return run<32, 8, 1>(o, a, b, c, g, batch, s, stream);
+  if (config == 2) return run<64, 8, 1>(o, a, b, c, g, batch, s, stream);
 #endif
-  if (config == 3) return run<64, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 4) return run<32, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 3) return run<64, 4, 1>(o, a, b, c, g, batch, s, stream);
+  if (config == 4) return run<32, 4, 1>(o, a, b, c, g, batch, s, stream);
   return -1;
 }
