@@ -239,6 +239,8 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "softmax_laid_out": (lambda x: x.softmax(-1).transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "count_nonzero": (lambda x: (torch.count_nonzero(x.relu(), 1), torch.count_nonzero(x.relu())), [_r(9, 40)]),
+    "extremes_of_bools": (lambda x: (x.amax(-1), x.amin(-1), x.amax(0), x.amin((0, 1))), [_r(9, 40) > 0.5]),
+    "rows_at_extremes": (lambda x: x.index_select(0, x.argmax(-1) % 5) + x.amax(-1, True), [_r(6, 64)]),
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
     "sum_of_long_columns": (lambda x, y: (x * y[:, None]).mean(0), [_r(4096, 64), _r(4096)]),
     "softmax_of_products": (lambda x, y: (x * y[:, None]).softmax(0), [_r(300, 64) * 30, _r(300) * 30]),

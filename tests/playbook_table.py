@@ -131,11 +131,12 @@ def inputs_of(call: Call) -> list[Any]:
 
 def without_division_by_zero(call: Call, inputs: list[Any]) -> list[Any]:
     """Leaves out integers divided by 0, which raises, and the least one divided by -1, which kills the process."""
-    x, y = (*inputs, *(value for name, value in call.constants if name in ("other", "self")), 1)[:2]
-    if inputs[0].is_floating_point() or dict(call.constants).get("rounding_mode", "floor") is None:
+    constants = dict(call.constants)
+    if inputs[0].is_floating_point() or constants.get("rounding_mode", "floor") is None:
         return inputs
+    x, y = constants.get("self", inputs[0]), constants.get("other", inputs[-1])
     x, y = torch.broadcast_tensors(torch.as_tensor(x), torch.as_tensor(y))
-    ends = torch.iinfo(x.dtype).min if x.dtype is not torch.bool else 0
+    ends = torch.iinfo(inputs[0].dtype).min if inputs[0].dtype is not torch.bool else 0
     kept = (y != 0) & ~((x == ends) & (y == -1))
     return [value[kept].contiguous() for value in inputs]
 

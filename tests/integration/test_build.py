@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from cuda_agent.judge.build import binding_headers, compiler, nvcc, toolchain
 from cuda_agent.judge.build import extension as build_module
 from cuda_agent.judge.build.binding_headers import BindingHeaders
 from cuda_agent.judge.build.extension import Built, build_extension
-from cuda_agent.judge.guard import check_built
+from cuda_agent.judge.guard import COMPILED, Compiled, check_built
 from cuda_agent.workspace.layout import fixed_files
 from published_workspace import axpby_candidate
 
@@ -256,6 +257,24 @@ def test_missing_compiler(monkeypatch: pytest.MonkeyPatch, axpby: Candidate) -> 
     try:
         with pytest.raises(DeviceError, match=r"apt install g\+\+"):
             build_cpu(axpby)
+    finally:
+        toolchain.find_toolchain.cache_clear()
+
+
+def test_a_compiler_may_be_a_script_far_from_its_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "bin" / "g++"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    toolchain.find_toolchain.cache_clear()
+    try:
+        source = Candidate(files={"kernels/a.cpp": "#include <vector>\nstd::vector<int> a() { return {1}; }\n"})
+        made = compile_only(source, device=Device.CPU, options=OPTIONS, arch="9.0", cache=tmp_path / "cache")
+        output = made["kernels/a.cpp"].output
+        assert output is not None, made
+        (only,) = Compiled.load(output.with_name(COMPILED)).passes
+        assert {piece.path for piece in only.pieces} == {"kernels/a.cpp"}
     finally:
         toolchain.find_toolchain.cache_clear()
 

@@ -155,6 +155,8 @@ class Builder:
         dims = tuple(sorted({d % max(len(full), 1) for d in dims})) if full else ()
         if any(full[d] == 0 for d in dims):
             raise CantLower("reduces nothing")
+        if dtype == "bool":
+            kind = {"max": "any", "min": "all"}.get(kind, kind)
         shape = tuple(size for d, size in enumerate(full) if d not in dims)
         result = self.add(ir.Reduce(self.fresh(kind), shape, dtype, kind, arg, dims, slides))
         if not keep:

@@ -42,6 +42,8 @@ class Toolchain:
     torch_dir: Path
     cuda_torch: bool
     includes: tuple[Path, ...]
+    #: where g++ itself looks for headers.
+    headers: tuple[Path, ...]
     libraries: tuple[Path, ...]
     #: the shared C++ runtime, where it is found.
     cxx_runtime: Path | None
@@ -90,7 +92,7 @@ class Toolchain:
     @property
     def readable(self) -> tuple[Path, ...]:
         """The folders that the compilers read, wherever they are."""
-        roots = {self.torch_dir, *self.includes, *(path.parent for path in self.libraries)}
+        roots = {self.torch_dir, *self.includes, *self.headers, *(path.parent for path in self.libraries)}
         for program in (self.cxx, self.nvcc):
             if program:
                 roots |= {Path(program).parent, Path(program).resolve().parents[1]}
@@ -161,6 +163,19 @@ def _dryrun(nvcc: str) -> str:
         return ""
 
 
+def _headers(cxx: str) -> list[Path]:
+    """Returns the folders in which g++ looks for headers. It may be a script that starts another one."""
+    command = [cxx, "-E", "-v", "-x", "c++", "/dev/null"]
+    # Nothing of this process's environment, which the compilers of a build don't have either.
+    alone = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=alone).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    listed = re.search(r"^#include <\.\.\.>.*\n((?: .*\n)*)", text, re.MULTILINE)  # foreign text: g++
+    return [Path(line.strip()) for line in listed[1].splitlines()] if listed else []
+
+
 def _find_library(name: str, folders: list[Path]) -> Path | None:
     found = (sorted(folder.glob(f"lib{name}.so*"), key=lambda path: len(path.name)) for folder in folders)
     return next((paths[0] for paths in found if paths), None)
@@ -210,6 +225,7 @@ def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
         torch_dir=torch_dir,
         cuda_torch=cuda_torch,
         includes=tuple(dict.fromkeys(includes)),
+        headers=tuple(_headers(cxx)),
         libraries=tuple(libraries),
         cxx_runtime=_cxx_runtime(cxx),
         cpu_flags=_cpu_flags(),

@@ -49,19 +49,56 @@ __device__ __forceinline__ __half narrow<__half, float>(float x) {
   return __float2half_rn(x);
 }
 
-// expf and logf are the fast intrinsics under --use_fast_math (about 2 ulp); tanhf would be accurate to 2^-11 only, so
-// tanh has a form of its own; sin and cos reduce their argument in double first.
+// Under --use_fast_math expf is the fast intrinsic (about 2 ulp), logf loses all digits around 1, tanhf is accurate to 2^-11
+// only, and x / y is 0 or NaN for |y| > 2^126; so logarithms, tanh and quotients have forms of their own. sin and cos reduce
+// their argument in double first. Subnormal numbers are 0.
 __device__ __forceinline__ float f_exp(float x) { return expf(x); }
 __device__ __forceinline__ double f_exp(double x) { return exp(x); }
 __device__ __forceinline__ float f_exp2(float x) { return exp2f(x); }
 __device__ __forceinline__ double f_exp2(double x) { return exp2(x); }
 __device__ __forceinline__ float f_expm1(float x) { return expm1f(x); }
 __device__ __forceinline__ double f_expm1(double x) { return expm1(x); }
-__device__ __forceinline__ float f_log(float x) { return logf(x); }
+// x = 2^e · m with m in [√½, √2): returns m - 1 in f and log m - (m - 1).
+__device__ __forceinline__ float log_rest(float x, float* e, float* f) {
+  const unsigned shifted = __float_as_uint(x) - 0x3f3504f3u;
+  *e = static_cast<float>(static_cast<int>(shifted) >> 23);
+  *f = __uint_as_float((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+  const float s = *f * *f;
+  float p = 7.0376836292e-2f;
+  p = fmaf(p, *f, -1.1514610310e-1f);
+  p = fmaf(p, *f, 1.1676998740e-1f);
+  p = fmaf(p, *f, -1.2420140846e-1f);
+  p = fmaf(p, *f, 1.4249322787e-1f);
+  p = fmaf(p, *f, -1.6668057665e-1f);
+  p = fmaf(p, *f, 2.0000714765e-1f);
+  p = fmaf(p, *f, -2.4999993993e-1f);
+  p = fmaf(p, *f, 3.3333331174e-1f);
+  return p * *f * s - 0.5f * s;
+}
+__device__ __forceinline__ float log_ends(float x, float result) {
+  result = x == INFINITY ? x : result;
+  result = x == 0.0f ? -INFINITY : result;
+  return x >= 0.0f ? result : NAN;
+}
+__device__ __forceinline__ float f_log(float x) {
+  float e, f;
+  const float rest = log_rest(x, &e, &f);
+  return log_ends(x, fmaf(e, 0.693359375f, f + fmaf(e, -2.12194440e-4f, rest)));
+}
 __device__ __forceinline__ double f_log(double x) { return log(x); }
-__device__ __forceinline__ float f_log2(float x) { return log2f(x); }
+// Exact for powers of two.
+__device__ __forceinline__ float f_log2(float x) {
+  float e, f;
+  const float rest = log_rest(x, &e, &f);
+  return log_ends(x, e + fmaf(f, 1.44269504088896341f, rest * 1.44269504088896341f));
+}
 __device__ __forceinline__ double f_log2(double x) { return log2(x); }
-__device__ __forceinline__ float f_log10(float x) { return log10f(x); }
+__device__ __forceinline__ float f_log10(float x) {
+  float e, f;
+  const float rest = log_rest(x, &e, &f);
+  const float tail = fmaf(e, 4.60503898e-6f, fmaf(rest, 0.43429448190325183f, f * 0.43429448190325183f));
+  return log_ends(x, fmaf(e, 0.301025390625f, tail));
+}
 __device__ __forceinline__ double f_log10(double x) { return log10(x); }
 __device__ __forceinline__ float f_log1p(float x) { return log1pf(x); }
 __device__ __forceinline__ double f_log1p(double x) { return log1p(x); }
@@ -73,7 +110,14 @@ __device__ __forceinline__ double f_rsqrt(double x) { return 1.0 / sqrt(x); }
 __device__ __forceinline__ float f_product(float x, float y) { return __fmul_rn(x, y); }
 __device__ __forceinline__ float f_reciprocal(float x) { return 1.0f / x; }
 __device__ __forceinline__ double f_reciprocal(double x) { return 1.0 / x; }
-__device__ __forceinline__ float f_div(float x, float y) { return x / y; }
+__device__ __forceinline__ float f_div(float x, float y) { return __fdiv_rn(x, y); }
+// Within 2 ulp, without branches.
+__device__ __forceinline__ float near_quotient(float x, float y) {
+  float q;
+  asm("div.full.ftz.f32 %0, %1, %2;" : "=f"(q) : "f"(x), "f"(y));
+  return q;
+}
+__device__ __forceinline__ double near_quotient(double x, double y) { return x / y; }
 __device__ __forceinline__ double f_div(double x, double y) { return x / y; }
 template <typename T>
 __device__ __forceinline__ T f_square(T x) { return x * x; }
@@ -89,11 +133,20 @@ template <typename T>
 __device__ __forceinline__ T f_maximum(T x, T y) { return (x > y || x != x) ? x : y; }
 template <typename T>
 __device__ __forceinline__ T f_minimum(T x, T y) { return (x < y || x != x) ? x : y; }
+// The GPU's own instructions hold 0 above -0.
+__device__ __forceinline__ float f_maximum(float x, float y) { return x != x || y != y ? NAN : fmaxf(x, y); }
+__device__ __forceinline__ float f_minimum(float x, float y) { return x != x || y != y ? NAN : fminf(x, y); }
+__device__ __forceinline__ double f_maximum(double x, double y) { return x != x || y != y ? NAN : fmax(x, y); }
+__device__ __forceinline__ double f_minimum(double x, double y) { return x != x || y != y ? NAN : fmin(x, y); }
 // NaN is left out where there is a number.
 template <typename T>
-__device__ __forceinline__ T f_fmax(T x, T y) { return (x >= y || y != y) ? x : y; }
+__device__ __forceinline__ T f_fmax(T x, T y) { return x >= y ? x : y; }
 template <typename T>
-__device__ __forceinline__ T f_fmin(T x, T y) { return (x <= y || y != y) ? x : y; }
+__device__ __forceinline__ T f_fmin(T x, T y) { return x <= y ? x : y; }
+__device__ __forceinline__ float f_fmax(float x, float y) { return fmaxf(x, y); }
+__device__ __forceinline__ float f_fmin(float x, float y) { return fminf(x, y); }
+__device__ __forceinline__ double f_fmax(double x, double y) { return fmax(x, y); }
+__device__ __forceinline__ double f_fmin(double x, double y) { return fmin(x, y); }
 __device__ __forceinline__ float f_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ double f_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 __device__ __forceinline__ float f_tanh(float x) {
@@ -181,7 +234,7 @@ __device__ __forceinline__ double f_atan2(double y, double x) { return atan2(y, 
 // Of moderate exponents within 7e-7, without arithmetic in double: x = 2^e * m with m around 1, where __log2f errs by 2^-22 at most; y * e in two
 // parts, the larger one rounded, not contracted.
 __device__ __forceinline__ float f_pow(float x, float y) {
-  if (x >= 1.17549435e-38f && x < INFINITY && fabsf(y) <= 1.9f) {
+  if (x >= 1.17549435e-38f && x < 1e38f && fabsf(y) <= 1.9f) {
     const int bits = __float_as_int(x), e = (bits - 0x3f3504f3) >> 23;
     const float whole = static_cast<float>(e), near = __fmul_rn(y, whole), n = rintf(near);
     const float rest = fmaf(y, __log2f(__int_as_float(bits - e * (1 << 23))), fmaf(y, whole, -near)) + (near - n);
@@ -222,9 +275,9 @@ template <typename T>
 __device__ __forceinline__ T floor_quotient(T x, T y) {
   if (y == T(0)) return x / y;
   const T r = f_fmod(x, y);
-  T q = (x - r) / y;
+  T q = f_div(x - r, y);
   if (r != T(0) && (r < T(0)) != (y < T(0))) q -= T(1);
-  if (q == T(0)) return f_copysign(T(0), x / y);
+  if (q == T(0)) return f_copysign(T(0), f_div(x, y));
   const T whole = f_floor(q);
   return q - whole > T(0.5) ? whole + T(1) : whole;
 }
@@ -256,7 +309,7 @@ __device__ __forceinline__ T f_wrap_index(T i, T size) {
 }
 
 template <typename T>
-__device__ __forceinline__ T f_silu(T x) { return x * f_sigmoid(x); }
+__device__ __forceinline__ T f_silu(T x) { return near_quotient(x, T(1) + f_exp(-x)); }
 __device__ __forceinline__ float f_gelu(float x) {
   // x·Φ(x), with the normal tail Φ(-|x|) = erfc(t) / 2 = exp(t·p(t)) / 2 for t = |x| / √2: absolute error of Φ below 1e-7, and
   // no cancellation on the negative side.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import Printer, common_width, is_aligned, storage_type, vector_width
 from cuda_agent.playbook.coords import Coord
@@ -62,10 +63,13 @@ class Lanes:
         return self.texts[at] if at in self.texts else printer.read(expr)
 
     def is_late(self, expr: Expr) -> bool:
-        """Returns whether the lanes read neither neighbouring elements nor all the same one."""
+        """Returns whether the lanes read neither neighbouring elements nor all the same one, or where they read is
+        known after a reduction only."""
         axis = (self.along, 0)
         moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
-        looked_up = any(node in self.moving for node, _ in expr.coord.dynamic)
+        nodes = self.work.nodes
+        deciding = reached((node for node, _ in expr.coord.dynamic), lambda at: children(nodes[at]))
+        looked_up = any(at in self.moving or nodes[at].op in ("reduce", "scan") for at in deciding)
         alone = self.crooked and expr.coord.coef(axis) == 1 and not self.is_vector(expr.coord)
         return looked_up or expr.coord.coef(axis) not in (0, 1) or moving_guard or alone
 
