@@ -134,8 +134,16 @@ __device__ __forceinline__ T f_maximum(T x, T y) { return (x > y || x != x) ? x 
 template <typename T>
 __device__ __forceinline__ T f_minimum(T x, T y) { return (x < y || x != x) ? x : y; }
 // The GPU's own instructions hold 0 above -0.
-__device__ __forceinline__ float f_maximum(float x, float y) { return x != x || y != y ? NAN : fmaxf(x, y); }
-__device__ __forceinline__ float f_minimum(float x, float y) { return x != x || y != y ? NAN : fminf(x, y); }
+__device__ __forceinline__ float f_maximum(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+__device__ __forceinline__ float f_minimum(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
 __device__ __forceinline__ double f_maximum(double x, double y) { return x != x || y != y ? NAN : fmax(x, y); }
 __device__ __forceinline__ double f_minimum(double x, double y) { return x != x || y != y ? NAN : fmin(x, y); }
 // NaN is left out where there is a number.
