@@ -280,6 +280,20 @@ def test_heads_that_share_keys_are_rows_of_one_product():
         assert rows == [30, 30] if one_head else rows == [15, 15]
 
 
+def test_scatters_of_half_precision_are_wide():
+    x, values = torch.randn(6, 5, dtype=torch.bfloat16), torch.randn(3, 5, dtype=torch.bfloat16)
+    index = torch.tensor([4, 0, 2])
+    for function, wide in (
+        (lambda m, x, y, at: torch.index_put(x, [at], y), True),
+        (lambda m, x, y, at: torch.index_put(x, [at], y, True), True),
+        (lambda m, x, y, at: x.scatter(0, at[:, None].expand(3, 5), y), True),
+        (lambda m, x, y, at: x.scatter_reduce(0, at[:, None].expand(3, 5), y, "amax"), True),
+        (lambda m, x, y, at: torch.index_put(x, [at[:1]], y[:1]), False),
+    ):
+        result = check(Function(function), x, values, index, tolerance=1e-2)
+        assert ("_to_copy" in main_ops(result)) == wide
+
+
 def test_einsum_becomes_a_product():
     a, b = torch.randn(2, 3, 4, 5), torch.randn(2, 6, 4, 5)
     for equation, x, y in (

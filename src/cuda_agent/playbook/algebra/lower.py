@@ -14,6 +14,12 @@ from cuda_agent.playbook.ir import contiguous_meta
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 _COPIES = aten("clone view reshape _unsafe_view")
+_SMALL = aten("empty.memory_format empty_permuted empty_like zeros zeros_like arange arange.start arange.start_step")
+#: operator that puts values at indices -> the place of the values among its arguments.
+_SCATTERS = {op: 2 if "index_put" in op else 3 for op in aten(
+    "index_put scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add "
+    "scatter_reduce.two index_reduce"
+)}  # fmt: skip
 
 
 def _causal_mask(draft: Draft, at: Node, rows: int, columns: int) -> Ref:
@@ -201,6 +207,34 @@ def named_padding(draft: Draft, node: Node) -> str:
     args: tuple[Arg, ...] = (x, weight, bias, [*stride], half, [*dilation], node.argument(6, "groups", 1))
     result = draft.meta(node.name)
     return draft.emit(node, f"aten.{name}.default", args, contiguous_meta(result.shape, result.dtype)).ref
+
+
+def four_byte_scatter(draft: Draft, node: Node) -> str:
+    """A scatter into 16-bit floats is one into float32, rounded afterwards: exact, but for sums and products, which it
+    rounds once. A scatter of known small integers is one into int32: exact. One value at one place needs none."""
+    refuse(node.op not in _SCATTERS)
+    args, meta, at = list(node.args), draft.meta(node.name), _SCATTERS[node.op]
+    if node.op == "aten.index_put.default":
+        assert isinstance(args[1], list | tuple)
+        refuse(all(draft.meta(index).numel == 1 for index in args[1] if isinstance(index, Ref)))
+    is_small = meta.dtype == "int64" and all(_is_small(draft, args[place]) for place in (0, at))
+    refuse(meta.dtype not in ("bfloat16", "float16") and not is_small)
+    dtype = "int32" if is_small else "float32"
+    for place in (0, at):
+        value = args[place]
+        args[place] = cast(draft, node, value, dtype) if isinstance(value, Ref) else value
+    result = draft.emit(node, node.op, args, contiguous_meta(meta.shape, dtype), dict(node.kwargs))
+    return cast(draft, node, result, meta.dtype).ref
+
+
+def _is_small(draft: Draft, value: Arg) -> bool:
+    """Returns whether integers are known to fit into 32 bits. Those of a tensor that isn't filled may be any."""
+    item, node = draft.inputs.get(value.ref) if isinstance(value, Ref) else None, draft.node(value)
+    if item is not None:
+        return item.values is not None and all(abs(number) < 1 << 31 for number in item.values)
+    if node is None or node.op not in _SMALL:
+        return node is None and isinstance(value, int) and abs(value) < 1 << 31
+    return all(not isinstance(arg, int) or abs(arg) < 1 << 31 for arg in node.args)
 
 
 def time_first_to_forward(draft: Draft, node: Node) -> str:
