@@ -104,7 +104,6 @@ class Named(nn.Module):
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     **SPECIAL,
     "pasted": (pasted, [_r(6, 37), _r(6, 7), _r(37)]),
-    "counted": (counted, [_r(11, 24), _r(300)]),
     "put": (put, [_r(6, 37), _r(6, 1), torch.tensor([4])]),
     "sampled": (sampled, [_r(2, 5, 9, 13), _r(2, 7, 6, 2)]),
     "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),
@@ -233,6 +232,7 @@ def substitute(x: Any) -> Any:
 
 
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "counted": (counted, [_r(11, 24), _r(300)]),
     "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
     "searched": (
         lambda x, s, i, t: (
