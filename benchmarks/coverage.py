@@ -23,22 +23,31 @@ from common import arguments, read_tasks, run, save, table
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.graph import Graph
 from cuda_agent.playbook.proposal import proposals
 from cuda_agent.workers.inside.graph.capture import capture
-from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs
+from cuda_agent.workers.inside.task.taskmodule import TaskModule, load_task_module, make_init_inputs
 
 #: the most seconds of one task.
 LIMIT_S = 60
 
 
-def planned(name: str, source: str, device: Device) -> tuple[str, ...]:
-    """Returns the skills of a task's plan. Raises NotCovered, and the errors of a capture."""
+def captured(name: str, source: str) -> Graph:
+    """Returns a task's graph. Raises TaskError."""
     task = load_task_module(source, name)
+    try:
+        return _captured(task, "meta")
+    except (RuntimeError, NotImplementedError):
+        # The model computes with values of its own, which meta tensors don't have.
+        return _captured(task, "cpu")
+
+
+def _captured(task: TaskModule, where: str) -> Graph:
     init = make_init_inputs(task)
-    with torch.device("meta"):
-        model = task.Model(*init.args, **init.kwargs).eval().requires_grad_(False).to("meta")
+    with torch.device(where):
+        model = task.Model(*init.args, **init.kwargs).eval().requires_grad_(False).to(where)
         inputs = task.get_inputs()
-    return proposals(capture(model, inputs, task), device, Precision.TF32)[0].skills
+    return capture(model, inputs, task)
 
 
 def late(_signal: int, _frame: FrameType | None) -> None:
@@ -61,7 +70,7 @@ def main() -> int:
     for task in tasks[: options.count]:
         signal.alarm(LIMIT_S)
         try:
-            used = planned(task["name"], task["source"], device)
+            used = proposals(captured(task["name"], task["source"]), device, Precision.TF32)[0].skills
             skills.update(used)
             found[task["name"]] = "covered"
         except NotCovered as error:

@@ -53,6 +53,18 @@ def pasted(x: Any, y: Any, z: Any) -> Any:
     return scattered, assigned.relu(), torch.slice_scatter(x, y[:, :0], 1, 4, 4) + 1.0
 
 
+def put(x: Any, y: Any, at: Any) -> Any:
+    """One place of x replaced or added to, in bfloat16."""
+    x, y = x.bfloat16(), y.bfloat16()
+    column = torch.ops.aten.index_put(x, [None, at], y)
+    return column, torch.index_put(x, [at - 3, at], y[0], accumulate=True), x.index_copy(0, at, y[:1] * column[:1])
+
+
+def counted(x: Any, y: Any) -> Any:
+    """Histograms of integers and of floats, of which some lie outside."""
+    return torch.histc(x, 6, -1.5, 1.0).cumsum(0), torch.histc(y.round(), 5, 0, 4) * 2.0
+
+
 def sampled(x: Any, grid: Any) -> Any:
     grid = grid * 1.3
     return (
@@ -92,6 +104,7 @@ class Named(nn.Module):
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     **SPECIAL,
     "pasted": (pasted, [_r(6, 37), _r(6, 7), _r(37)]),
+    "put": (put, [_r(6, 37), _r(6, 1), torch.tensor([4])]),
     "sampled": (sampled, [_r(2, 5, 9, 13), _r(2, 7, 6, 2)]),
     "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),
     "gelu_tanh_bf16": (lambda x: F.gelu(x, approximate="tanh"), [_r(33, 70, dtype=BF16)]),
@@ -219,6 +232,7 @@ def substitute(x: Any) -> Any:
 
 
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "counted": (counted, [_r(11, 24), _r(300)]),
     "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
     "searched": (
         lambda x, s, i, t: (

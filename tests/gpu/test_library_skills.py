@@ -7,13 +7,14 @@ import ctypes
 import pytest
 import torch
 import torch.nn.functional as F
-from library_cases import CASES, LAST_CASES, exact, relative_error
+from library_cases import CASES, HALF_CASES, LAST_CASES, exact, relative_error
 from library_kernels import graph_of, library, pointers, results_of_proposal
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.playbook.skills.convolution.skill import CONFIGS as CONVOLUTION_CONFIGS
 from cuda_agent.playbook.skills.convolution.skill import geometry_numbers
 from cuda_agent.playbook.skills.gemm.skill import CONFIGS as GEMM_CONFIGS
+from cuda_agent.playbook.skills.grouped.skill import CONFIGS as GROUPED_CONFIGS
 from cuda_agent.playbook.skills.shared.geometry import read
 from cuda_agent.playbook.state import State
 
@@ -161,3 +162,28 @@ def test_channels_last_proposal_computes_the_module(name, dtype, tmp_path):
     for one, truth in zip(found, truths, strict=True):
         assert one.is_contiguous() and one.shape == truth.shape
         assert relative_error(one, truth) < (2e-2 if dtype == "bfloat16" else 2e-3)
+
+
+@pytest.mark.parametrize("name", HALF_CASES)
+def test_proposal_computes_a_module_of_half_precision(name, tmp_path):
+    module, inputs = HALF_CASES[name](torch.bfloat16)
+    (found,) = results_of_proposal(name, "bfloat16", Device.CUDA, tmp_path)
+    assert relative_error(found, module.exact(*inputs).detach()) < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "columns", "depth"), [((300, 0, 1, 129), 200, 136), ((1,) * 70, 128, 64), ((5,), 8, 8)]
+)
+def test_grouped_configs(tmp_path_factory, sizes, columns, depth):
+    kernels = library(tmp_path_factory.mktemp("grouped"), "grouped", "grouped")
+    a = torch.randn(sum(sizes), depth + 8, device="cuda").bfloat16()[:, :depth]
+    b = torch.randn(len(sizes), columns, depth, device="cuda").bfloat16()
+    ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+    truth = torch.cat([x.double() @ w.double().t() for x, w in zip(a.split(list(sizes)), b, strict=True)])
+    numbers = [sum(sizes), columns, depth, len(sizes), depth + 8, depth, columns * depth]
+    for config in range(GROUPED_CONFIGS):
+        out = torch.full((sum(sizes), columns), float("nan"), device="cuda", dtype=torch.bfloat16)
+        given = (ctypes.c_longlong * len(numbers))(*numbers)
+        assert kernels.launch_grouped(*pointers(out, a, b, ends), given, config, None) == 0
+        torch.cuda.synchronize()
+        assert relative_error(out, truth) < 5e-3, config

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from library_cases import CASES, exact, relative_error
+from library_cases import CASES, HALF_CASES, exact, relative_error
 from library_kernels import results_of_proposal
 
 from cuda_agent.core.enums import Device
@@ -19,3 +19,11 @@ def test_proposal_computes_the_module(name, dtype, tmp_path):
     ):
         assert one.shape == truth.shape and one.dtype == getattr(torch, dtype)
         assert relative_error(one, truth) < (2e-2 if dtype == "bfloat16" else 3e-6), index
+
+
+@pytest.mark.parametrize("name", HALF_CASES)
+def test_proposal_computes_a_module_of_half_precision(name, tmp_path):
+    module, inputs = HALF_CASES[name](torch.bfloat16)
+    (found,) = results_of_proposal(name, "bfloat16", Device.CPU, tmp_path)
+    assert found.dtype == torch.bfloat16
+    assert relative_error(found, module.exact(*inputs).detach()) < 1e-2

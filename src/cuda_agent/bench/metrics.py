@@ -64,7 +64,7 @@ def _signal(result: BenchResult) -> str:
     return Signal.OWN.value if evaluation is None or evaluation.signal is None else evaluation.signal.value
 
 
-def _queued(result: BenchResult, baseline: str) -> float:
+def queued(result: BenchResult, baseline: str) -> float:
     """Returns the speed-up of calls in a full queue, or NaN where it is unknown."""
     profile = passed_profile(result)
     theirs = None if profile is None else profile.baselines.get(_name(profile, baseline))
@@ -126,7 +126,7 @@ def _against(results: Sequence[BenchResult], baseline: str) -> Against:
         geomean_all=exponential(estimate(filled, _mean)),
         median_correct=exponential(estimate(logs, _median)),
         median_all=exponential(estimate(filled, _median)),
-        geomean_queued=exponential(estimate(np.log(_numbers(_queued(result, baseline) for result in results)), _mean)),
+        geomean_queued=exponential(estimate(np.log(_numbers(queued(result, baseline) for result in results)), _mean)),
         top_tenth_share=top_tenth_share(logs[~np.isnan(logs)]),
         thresholds=THRESHOLDS,
         fast_p=tuple(float(np.mean(np.nan_to_num(values, nan=0.0) > p)) for p in THRESHOLDS),

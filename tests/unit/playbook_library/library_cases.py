@@ -145,3 +145,33 @@ def residual(dtype: torch.dtype, device: str = "cpu"):
 
 #: Modules whose channels-last plan differs.
 LAST_CASES = {"residual": residual}
+
+
+class Routed(nn.Module):
+    """Rows that lie by expert times their expert's matrix, and then in another order. The third expert has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 40, 24))
+        self.register_buffer("ends", torch.tensor([3, 8, 8, 11], dtype=torch.int32))
+        self.register_buffer("order", torch.randperm(11))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch._grouped_mm(x, self.weight.transpose(1, 2), self.ends)
+        back = torch.empty_like(self.order)
+        back[self.order] = torch.arange(11, device=x.device)
+        return F.relu(rows)[back] + 1.0
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.searchsorted(self.ends, torch.arange(11, device=x.device), right=True)
+        rows = (self.weight[places].double() @ x.double()[:, :, None])[:, :, 0]
+        return F.relu(rows)[torch.argsort(self.order)] + 1.0
+
+
+def routed(dtype: torch.dtype, device: str = "cpu"):
+    torch.manual_seed(5)
+    return Routed().to(device, dtype).eval(), [torch.randn(11, 24).to(device, dtype)]
+
+
+#: Modules of bfloat16 only.
+HALF_CASES = {"routed": routed}

@@ -85,12 +85,12 @@ def results_of_proposal(
 
 
 def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list[torch.Tensor]:
-    from library_cases import CASES, LAST_CASES
+    from library_cases import CASES, HALF_CASES, LAST_CASES
 
-    module, inputs = {**CASES, **LAST_CASES}[case](getattr(torch, dtype), device.value)
+    module, inputs = {**CASES, **LAST_CASES, **HALF_CASES}[case](getattr(torch, dtype), device.value)
     precision = Precision.TF32 if device is Device.CUDA else Precision.FP32
     proposal = propose(graph_of(module, inputs), device, precision, Options(channels_last=channels_last))
-    assert {"gemm", "convolution"} & set(proposal.skills)
+    assert {"gemm", "convolution", "grouped"} & set(proposal.skills)
     built = build_extension(Candidate(files=dict(proposal.files)), JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log
     import_extension(built.library, f"{case}_{dtype}")

@@ -259,6 +259,41 @@ def test_attention_becomes_products():
         assert ops.count("matmul") == 2 and ("softmax" in ops or "_safe_softmax" in ops)
 
 
+def test_heads_that_share_keys_are_rows_of_one_product():
+    q, k, v = torch.randn(2, 6, 5, 4), torch.randn(2, 2, 7, 4), torch.randn(2, 2, 7, 3)
+    mask = torch.randn(2, 1, 5, 7) > 0
+
+    def repeated(x, times):
+        shape = (*x.shape[:2], times, *x.shape[2:])
+        return x[:, :, None].expand(shape).reshape(x.shape[0], -1, *x.shape[2:])
+
+    for function, one_head in (
+        (lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), False),
+        (lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True), False),
+        (lambda m, q, k, v: F.scaled_dot_product_attention(q, repeated(k, 3), repeated(v, 3), m.mask), False),
+        (lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, m.mask), True),
+    ):
+        keys, values = (x[:, :1] if one_head else x for x in (k, v))
+        result = check(Function(function, mask=mask), q, keys, values)
+        assert main_ops(result).count("matmul") == 2 and "expand" not in main_ops(result)
+        rows = [node.outputs[0].shape[-2] for node in result.graph.nodes if "matmul" in node.op]
+        assert rows == [30, 30] if one_head else rows == [15, 15]
+
+
+def test_scatters_of_half_precision_are_wide():
+    x, values = torch.randn(6, 5, dtype=torch.bfloat16), torch.randn(3, 5, dtype=torch.bfloat16)
+    index = torch.tensor([4, 0, 2])
+    for function, wide in (
+        (lambda m, x, y, at: torch.index_put(x, [at], y), True),
+        (lambda m, x, y, at: torch.index_put(x, [at], y, True), True),
+        (lambda m, x, y, at: x.scatter(0, at[:, None].expand(3, 5), y), True),
+        (lambda m, x, y, at: x.scatter_reduce(0, at[:, None].expand(3, 5), y, "amax"), True),
+        (lambda m, x, y, at: torch.index_put(x, [at[:1]], y[:1]), False),
+    ):
+        result = check(Function(function), x, values, index, tolerance=1e-2)
+        assert ("_to_copy" in main_ops(result)) == wide
+
+
 def test_einsum_becomes_a_product():
     a, b = torch.randn(2, 3, 4, 5), torch.randn(2, 6, 4, 5)
     for equation, x, y in (

@@ -1,4 +1,4 @@
-"""Lowers searches in sorted sequences to bisections with the same number of steps for every element."""
+"""Lowers searches in sorted sequences to bisections with the same number of steps for every element, and histograms."""
 
 from __future__ import annotations
 
@@ -45,3 +45,18 @@ def _searched(b: Builder, node: Node, sequence: str, x: str | ir.Scalar, right: 
         left -= half
     behind = op("add", first, 1)
     return b.finish(node, op("where", is_greater(first), behind, first))
+
+
+def histc(b: Builder, node: Node) -> str:
+    """Lowers a histogram with fixed limits: for each bin the number of elements that fall into it."""
+    x, bins = b.arg(node, 0), int(b.arg(node, 1, "bins", 100))
+    low, high = (float(b.arg(node, at, name, 0)) for at, name in ((2, "min"), (3, "max")))
+    if not low < high:
+        raise CantLower("has limits that depend on the values")
+    op, count = b.typed("float32"), ir.numel(b.shape_of(x))
+    x = b.cast(b.reshape(x, (1, count)), "float32")
+    place = op("minimum", op("trunc", op("div", op("mul", op("sub", x, low), float(bins)), high - low)), bins - 1.0)
+    inside = b.test("and", b.test("ge", x, low, at="f32"), b.test("le", x, high, at="f32"))
+    same = b.test("eq", place, b.cast(b.iota("bin", (bins, 1)), "float32"), at="f32")
+    met = b.cast(b.test("and", inside, same), "int32")
+    return b.finish(node, b.reduce("sum", met, [1], dtype="int32"))

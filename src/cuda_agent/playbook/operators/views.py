@@ -177,6 +177,29 @@ def _one_index(b: Builder, picks: list[str], sizes: tuple[int, ...]) -> str:
     return total
 
 
+def index_put(b: Builder, node: Node) -> str:
+    """Lowers index_put at one place of each indexed dimension, such as that of a new token in a cache: a choice by
+    position, so that the copy is fused with what reads it."""
+    base, picks, values, meta = b.arg(node, 0), b.arg(node, 1), b.arg(node, 2), b.out(node)
+    used = [d for d, pick in enumerate(picks) if pick is not None]
+    if any(b.values[picks[d]].dtype in ("bool", "uint8") or ir.numel(b.shape_of(picks[d])) != 1 for d in used):
+        raise CantLower("changes several places")
+    if not used or used[-1] - used[0] + 1 != len(used):
+        raise CantLower("indexes dimensions that aren't neighbours")
+    here = ""
+    for d in used:
+        place = b.typed("int32")("wrap_index", b.cast(b.reshape(picks[d], ()), "int32"), meta.shape[d])
+        same = b.test("eq", b.iota("at", meta.shape, d), place, at="i32")
+        here = b.test("and", here, same) if here else same
+    joint = b.shape(*(picks[d] for d in used))
+    whole = b.expand(values, (*meta.shape[: used[0]], *joint, *meta.shape[used[-1] + 1 :]))
+    single = tuple(1 if d in used else size for d, size in enumerate(meta.shape))
+    value = b.reshape(whole, single)
+    if b.arg(node, 3, "accumulate", False):
+        value = b.pointwise("add", base, value, dtype=b.internal(meta.dtype))
+    return b.result(node, "where", here, value, base)
+
+
 def slice_scatter(b: Builder, node: Node) -> str:
     """Lowers slice_scatter: a copy in which a slice along one dimension is replaced."""
     base, part = b.args(node, 0, 1)

@@ -46,20 +46,20 @@ def read(state: PlanState, node: Node) -> Scatter | None:
     if not node.args or not isinstance(node.args[0], GraphRef):
         return None
     base = state.meta(node.args[0].ref)
-    if base.dtype != "float32" or not base.shape or not 0 < base.numel < 1 << 31:
+    if base.dtype not in ("float32", "int32") or not base.shape or not 0 < base.numel < 1 << 31:
         return None
     builder = state.builder
     way = _way_along(node)
-    try:
+    found = None
+    with suppress(CantLower):
         if name == "index_put.default":
-            return _index_put(builder, node)
-        if way is not None:
-            return _along(builder, node, way)
-        if name == "index_reduce.default" and node.argument(5, "include_self", True):
-            return _index_reduce(builder, node)
-    except CantLower:
-        return None
-    return None
+            found = _index_put(builder, node)
+        elif way is not None:
+            found = _along(builder, node, way)
+        elif name == "index_reduce.default" and node.argument(5, "include_self", True):
+            found = _index_reduce(builder, node)
+    # A stored number is four bytes of any type; the other ways compute in float32.
+    return found if found is not None and (base.dtype == "float32" or found.way == "set") else None
 
 
 def _way_along(node: Node) -> str | None:
@@ -123,8 +123,9 @@ def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
         axes = tuple(ir.Axis(d) for d in range(len(wanted)))
         source = b.view(b.fresh("source"), wanted, source, axes)
     else:
-        source = b.expand(b.pointwise("copy", float(source), dtype="float32"), wanted)
-    return Scatter(base, _places(b, shape, wanted, {dim % len(shape): index}), b.cast(source, "float32"), way)
+        source = b.expand(b.pointwise("copy", source, dtype=b.values[base].dtype), wanted)
+    places = _places(b, shape, wanted, {dim % len(shape): index})
+    return Scatter(base, places, b.cast(source, b.values[base].dtype), way)
 
 
 def _index_put(b: Builder, node: Node) -> Scatter | None:
@@ -151,7 +152,7 @@ def _index_put(b: Builder, node: Node) -> Scatter | None:
     moved = {d: d if d < first else d + len(joint) - len(given) for d in range(len(shape)) if d not in given}
     places = _places(b, shape, wanted, placed, moved, "wrap_index")
     way = "sum" if node.argument(3, "accumulate", False) else "set"
-    return Scatter(base, places, b.cast(b.expand(values, wanted), "float32"), way)
+    return Scatter(base, places, b.cast(b.expand(values, wanted), b.values[base].dtype), way)
 
 
 def _index_reduce(b: Builder, node: Node) -> Scatter | None:
@@ -186,8 +187,8 @@ def _places(
 
 
 class ScatterSkill(Skill):
-    """scatter, scatter_add, scatter_reduce, index_put, index_reduce of float32; what stands for index_add, index_copy
-    and index_fill is index_put."""
+    """scatter, scatter_add, scatter_reduce, index_put, index_reduce of float32, and of int32 without a combination.
+    What stands for index_add, index_copy and index_fill is index_put."""
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """Returns the step for a scatter, None for other nodes. Puts places and values into memory."""
@@ -213,7 +214,7 @@ class ScatterSkill(Skill):
             {"void* out": f"{cpp_name(node.name)}.data_ptr()", **given},
             {"shape": shape},
             inputs=buffers((base, places, values)),
-            outputs=(Buffer(node.name, ir.contiguous_meta(base.shape, "float32")),),
+            outputs=(Buffer(node.name, ir.contiguous_meta(base.shape, state.meta(call.base).dtype)),),
             files=slices.sources("scatter") if cuda else {"kernels/scatter.cpp": _ON_CPU.read_text()},
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
         )
