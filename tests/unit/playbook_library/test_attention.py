@@ -164,7 +164,7 @@ class Shared(nn.Module):
 def test_shared_heads_are_read_once(by_flag: bool, dtype: torch.dtype, kind: int) -> None:
     q, k, v = (torch.randn(3, heads, length, 64, dtype=torch.bfloat16) for heads, length in ((8, 5), (2, 48), (2, 48)))
     found, call = half_plan(Shared(by_flag), [q, k, v, torch.ones(3, 1, 5, 48).to(dtype)])
-    assert found.skills == ("attention",)
+    assert found.skills == (("attention",) if by_flag else ("algebra", "attention"))
     # Between query heads of one group, and from group to group; the mask is the same for every head.
     steps = "2560, 1280, 320, 64, 6144, 3072, 64, 6144, 3072, 64, 2560, 1280, 320, 64, 240, 0, 0, 48, 1"
     assert f"{{3, 2, 4, 5, 48, 64, {steps}}}" in call and f"0.0f, 0, {kind}, config_" in call
@@ -176,7 +176,7 @@ def test_shared_heads_and_masks_in_float32(by_flag: bool) -> None:
     graph = graph_of(Shared(by_flag), [q, k, v, torch.zeros(3, 1, 5, 48)])
     whole = proposals(graph, Device.CUDA, Precision.TF32)[-1]
     text = whole.files["kernels/attention_float32_64_general.cu"]
-    assert whole.skills == ("attention",) and "#define PLAIN 0\n" in text
+    assert whole.skills[-1] == "attention" and "pointwise" not in whole.skills and "#define PLAIN 0\n" in text
 
 
 def test_values_of_another_width_and_masks_of_one_row() -> None:

@@ -1,22 +1,110 @@
-"""Recognises attention that a module writes as two products with a softmax between them."""
+"""Attention in the form that a plan wants: as one operator, for a skill that computes it, or as two products with a
+softmax between them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, refuse, tensors
-from cuda_agent.playbook.algebra.emit import binary, cast, permute
+from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, refuse, tensors
+from cuda_agent.playbook.algebra.emit import binary, cast, integers, matmul, permute, reshape
 from cuda_agent.playbook.ir import broadcast, contiguous_meta
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 #: the keyword for a soft cap, which PyTorch's operator doesn't have.
 CAP = "soft_cap"
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
+_COPIES = aten("clone view reshape _unsafe_view")
 _CASTS = ("aten._to_copy.default", "aten.to.dtype")
 _SCALINGS = ("aten.mul.", "aten.div.")
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
+
+
+def _causal_mask(draft: Draft, at: Node, rows: int, columns: int) -> Ref:
+    """Emits a mask that is true where column ≤ row. It compares indices, which costs a kernel almost nothing."""
+    steps = [draft.emit(at, "aten.arange.default", (n,), contiguous_meta((n,), "int64")) for n in (rows, columns)]
+    row = reshape(draft, at, steps[0], (rows, 1))
+    return draft.emit(at, "aten.le.Tensor", (steps[1], row), contiguous_meta((rows, columns), "bool"))
+
+
+def _masked(draft: Draft, at: Node, scores: Ref, mask: Ref) -> Ref:
+    """Emits the scores where the mask is true, −inf elsewhere."""
+    meta = draft.meta(scores)
+    args: tuple[Arg, ...] = (mask, scores, NonFinite(nonfinite="-inf"))
+    return draft.emit(at, "aten.where.ScalarOther", args, contiguous_meta(meta.shape, meta.dtype))
+
+
+def shared_heads(draft: Draft, node: Node) -> str:
+    """Attention whose keys and values are repeated for a group of heads each is attention with shared heads: exact."""
+    refuse(node.op != ATTENTION)
+    q, k, v = tensors(*node.args[:3])
+    shared = shared_keys_and_values(draft, k, v)
+    if shared is None:
+        raise NoMatch
+    args: tuple[Arg, ...] = (q, *shared, *node.args[3:])
+    return draft.emit(node, ATTENTION, args, draft.meta(node.name), {**node.kwargs, "enable_gqa": True}).ref
+
+
+def shared_keys_and_values(draft: Draft, k: Ref, v: Ref) -> tuple[Ref, Ref] | None:
+    """Returns the keys and values that these repeat for a group of heads each, None where they don't."""
+    keys, values = _repeated(draft, k), _repeated(draft, v)
+    if keys is None or values is None or draft.meta(keys).shape[-3] != draft.meta(values).shape[-3]:
+        return None
+    return keys, values
+
+
+def _repeated(draft: Draft, value: Ref) -> Ref | None:
+    """Returns x […, heads, keys, width] where the value is x with each head repeated, one copy after the other."""
+    below, meta = draft.node(value), draft.meta(value)
+    while below is not None and below.op in _COPIES:
+        below = draft.node(below.args[0])
+    if below is None or below.op != "aten.expand.default" or not isinstance(below.args[0], Ref):
+        return None
+    wide, narrow = draft.meta(below.name).shape, draft.meta(below.args[0]).shape
+    one = (*wide[:-3], 1, *wide[-2:])
+    if (
+        len(wide) != len(meta.shape) + 1
+        or narrow != one
+        or meta.shape[:-3] != wide[:-4]
+        or meta.shape[-2:] != wide[-2:]
+    ):
+        return None
+    return reshape(draft, below, below.args[0], (*wide[:-3], *wide[-2:]))
+
+
+def attention_to_products(draft: Draft, node: Node) -> str:
+    """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v with s = 1/√d, by definition, and 0 where the
+    mask leaves nothing. The two matrix products may use tensor cores, which torch's float32 path doesn't. One softmax
+    kernel is between them. Queries of heads that share their keys are the rows of one product."""
+    refuse(node.op != ATTENTION)
+    q, k, v = tensors(*node.args[:3])
+    mask, causal = node.argument(3, "attn_mask"), node.argument(5, "is_causal", False)
+    q_shape, k_shape = draft.meta(q).shape, draft.meta(k).shape
+    refuse(node.argument(4, "dropout_p", 0.0) != 0.0 or len(q_shape) < 3 or len(k_shape) != len(q_shape))
+    refuse(k_shape[:-2] != draft.meta(v).shape[:-2])
+    *lead, heads, rows, width = q_shape
+    *others, shared, columns, _ = k_shape
+    is_shared = shared == 1 or (heads % shared == 0 and node.argument(7, "enable_gqa", False))
+    refuse(lead != others or (heads != shared and not is_shared))
+    scale = node.argument(6, "scale")
+    factor = scale if isinstance(scale, int | float) else 1.0 / math.sqrt(width)
+    rank, together = len(k_shape), (*lead, shared, heads // shared * rows)
+    keys = permute(draft, node, k, (*range(rank - 2), rank - 1, rank - 2))
+    product = matmul(draft, node, reshape(draft, node, q, (*together, width)), keys)
+    scores = binary(draft, node, "mul", reshape(draft, node, product, (*lead, heads, rows, columns)), factor)
+    if isinstance(mask, Ref):
+        is_bool = draft.meta(mask).dtype == "bool"
+        scores = _masked(draft, node, scores, mask) if is_bool else binary(draft, node, "add", scores, mask)
+    if causal:
+        scores = _masked(draft, node, scores, _causal_mask(draft, node, rows, columns))
+    meta = draft.meta(scores)
+    softmax = "aten._safe_softmax.default" if isinstance(mask, Ref) else "aten.softmax.int"
+    weights = draft.emit(node, softmax, (scores, len(meta.shape) - 1), contiguous_meta(meta.shape, meta.dtype))
+    result = matmul(draft, node, reshape(draft, node, weights, (*together, columns)), v)
+    final = draft.meta(node.name)
+    return cast(draft, node, reshape(draft, node, result, final.shape), final.dtype).ref
 
 
 @dataclass
@@ -44,10 +132,14 @@ def attention_of_products(is_kept: Callable[[Draft, Node], bool]) -> Rule:
         refuse(rank < 3 or softmax.args[1] not in (-1, rank - 1))
         found = _scores(draft, softmax.args[0])
         q, keys = tensors(*found.product.args[:2])
-        k = permute(draft, node, keys, (*range(rank - 2), rank - 1, rank - 2))
+        k = _transposed(draft, node, keys)
+        keywords: dict[str, Arg] = {"scale": found.scale, **({CAP: found.cap} if found.cap else {})}
+        shared = shared_keys_and_values(draft, k, v)
+        if shared is not None:
+            (k, v), keywords["enable_gqa"] = shared, True
         args: tuple[Arg, ...] = (q, k, v, _mask(draft, node, found), 0.0, False)
         meta = draft.meta(node.name)
-        made = draft.emit(node, ATTENTION, args, contiguous_meta(meta.shape, meta.dtype), _keywords(found))
+        made = draft.emit(node, ATTENTION, args, contiguous_meta(meta.shape, meta.dtype), keywords)
         call = draft.node(made)
         refuse(call is None or not is_kept(draft, call))
         return made.ref
@@ -55,8 +147,24 @@ def attention_of_products(is_kept: Callable[[Draft, Node], bool]) -> Rule:
     return products_to_attention
 
 
-def _keywords(found: _Scores) -> dict[str, Arg]:
-    return {"scale": found.scale, **({CAP: found.cap} if found.cap else {})}
+def _transposed(draft: Draft, at: Node, value: Ref) -> Ref:
+    """Returns the value with its last two dimensions exchanged, where they were exchanged before as they were."""
+    rank, below = len(draft.meta(value).shape), draft.node(value)
+    swapped = [*range(rank - 2), rank - 1, rank - 2]
+    if (
+        below is not None
+        and below.op in ("aten.transpose.int", "aten.permute.default")
+        and isinstance(below.args[0], Ref)
+    ):
+        order = list(range(rank))
+        if below.op == "aten.permute.default":
+            order = [dim % rank for dim in integers(below.args[1])]
+        else:
+            a, b = (int(str(dim)) % rank for dim in below.args[1:3])
+            order[a], order[b] = order[b], order[a]
+        if order == swapped:
+            return below.args[0]
+    return permute(draft, at, value, swapped)
 
 
 def _through_casts(draft: Draft, value: Arg) -> Node | None:

@@ -11,7 +11,7 @@ from cuda_agent.core.assets import tables
 from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook.algebra import library
-from cuda_agent.playbook.algebra.attention import attention_of_products
+from cuda_agent.playbook.algebra.attention import attention_of_products, shared_heads
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply, refuse
 
@@ -56,6 +56,10 @@ def rewrite(
 
 def _sparing(rule: Rule, is_kept: Callable[[Draft, Node], bool]) -> Rule:
     """Returns the rule for all nodes but these."""
+
+    if rule is shared_heads:
+        # The node stays what it is.
+        return rule
 
     @wraps(rule)
     def spared(draft: Draft, node: Node) -> str:

@@ -97,7 +97,8 @@ def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precisio
         return None
     if node.argument(4, "dropout_p", 0.0) != 0.0 or (mask is not None and not isinstance(mask, Ref)):
         return None
-    group = q[-3] // k[-3] if node.argument(7, "enable_gqa", False) and k[-3] else 1
+    is_shared = k[-3] == 1 or (k[-3] > 0 and node.argument(7, "enable_gqa", False))
+    group = q[-3] // k[-3] if is_shared else 1
     if q[:-3] != k[:-3] or q[-3] != k[-3] * group:
         return None
     if mask is not None and meta(mask.ref).dtype not in (dtype, *MASKS):

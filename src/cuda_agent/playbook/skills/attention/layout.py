@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cuda_agent.core.graph import Node, Ref
+from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.plan import PlanState, StridedView
@@ -54,55 +54,9 @@ def _split(view: StridedView, group: int) -> StridedView:
     return replace(view, shape=shape, strides=(*view.strides[:-3], step * group, step, *view.strides[-2:]))
 
 
-def _repeated(state: PlanState, name: str) -> tuple[str, int] | None:
-    """Returns the tensor [..., heads, rows, width] that this value repeats for the query heads of a group, as
-    `repeat_kv` of the model libraries does, and the group's size."""
-    node = state.node(name)
-    while node is not None and node.op in ("aten.clone.default", "aten.contiguous.default"):
-        node = _source(state, node)
-    if node is None or node.op not in ("aten.reshape.default", "aten.view.default", "aten._unsafe_view.default"):
-        return None
-    shape = state.meta(node.name).shape
-    node = _source(state, node)
-    while node is not None and node.op in ("aten.clone.default", "aten.contiguous.default"):
-        node = _source(state, node)
-    if node is None or node.op != "aten.expand.default" or len(state.meta(node.name).shape) != len(shape) + 1:
-        return None
-    wide = state.meta(node.name).shape
-    source = node.args[0]
-    if not isinstance(source, Ref) or len(state.meta(source.ref).shape) != len(wide):
-        return None
-    narrow = state.meta(source.ref).shape
-    group = wide[-3]
-    if narrow != (*wide[:-3], 1, *wide[-2:]) or shape != (*wide[:-4], wide[-4] * group, *wide[-2:]):
-        return None
-    return source.ref, group
-
-
-def _source(state: PlanState, node: Node) -> Node | None:
-    first = node.args[0]
-    return state.node(first.ref) if isinstance(first, Ref) else None
-
-
 def _read_where_it_lies(state: PlanState, name: str, words: int, copied: bool) -> StridedView:
     (view,) = windows(state, [name])
     return plain_copy(state, name) if copied or not is_readable(view, words) else view
-
-
-def shared_heads(state: PlanState, call: Attention) -> Attention:
-    """Returns the call on the keys and values that the graph repeats for the query heads of a group."""
-    found = [_repeated(state, name) for name in (call.k, call.v)]
-    if call.group > 1 or found[0] is None or found[1] is None or found[0][1] != found[1][1]:
-        return call
-    (k, group), (v, _) = found[0], found[1]
-    return replace(call, k=k, v=v, batch=(*call.batch[:-1], call.batch[-1] // group), group=group)
-
-
-def _shared(view: StridedView, batch: tuple[int, ...]) -> StridedView:
-    """Returns [batch…, rows, width] of keys or values, without the dimension of 1 that a repetition had."""
-    if len(view.shape) == len(batch) + 2:
-        return view
-    return replace(view, shape=(*view.shape[:-3], *view.shape[-2:]), strides=(*view.strides[:-3], *view.strides[-2:]))
 
 
 def _mask(state: PlanState, call: Attention) -> StridedView | None:
@@ -150,7 +104,7 @@ def place(state: PlanState, node: Node, call: Attention) -> tuple[Operands, Stri
         q, k, v = (_read_where_it_lies(state, name, call.form.words, copied) for name in (call.q, call.k, call.v))
         result = plain if copied else result_view(state, node, plain, call.form.words)
         operands = Operands(
-            _split(q, call.group), _shared(k, call.batch), _shared(v, call.batch), _split(result, call.group),
+            _split(q, call.group), k, v, _split(result, call.group),
             _mask(state, call),
         )  # fmt: skip
         numbers = operands.geometry(call)

@@ -12,7 +12,7 @@ from cuda_agent.playbook.algebra.attention import ATTENTION
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.attention.call import MASKS, Attention, read
-from cuda_agent.playbook.skills.attention.layout import Operands, place, shared_heads
+from cuda_agent.playbook.skills.attention.layout import Operands, place
 from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, library_graph_files
 
 #: the most parts into which the keys of a row are split, and the bytes that their results may take.
@@ -29,7 +29,6 @@ class AttentionSkill(Skill):
         call = read(node, state.meta, state.device, state.precision)
         if call is None:
             return None
-        call = shared_heads(state, call)
         found = place(state, node, call)
         if found is None:
             return None
