@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import sys
 import textwrap
 import types
@@ -83,18 +86,31 @@ def wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False))
 
 
+def meanings(record: type[BaseModel]) -> dict[str, str]:
+    """Returns the texts below the fields of a record and of its bases."""
+    found = {}
+    for kind in reversed(record.__mro__[: record.__mro__.index(BaseModel)]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in itertools.pairwise(tree.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                    found[name] = " ".join(said.split())
+    return found
+
+
 def section(record: type[BaseModel]) -> str:
     """Returns a record's section. Raises ValueError where a field has no meaning."""
     about = " ".join((record.__doc__ or "").split())
     if file := getattr(record, "file_name", ""):
         about += f" File: `{file}`."
-    lines = []
+    lines, said = [], meanings(record)
     for name, field in record.model_fields.items():
         if name == "schema_version":
             continue
-        if not field.description:
+        if not said.get(name):
             raise ValueError(f"{record.__name__}.{name} has no docstring")
-        lines.append(line(name, type_name(field.annotation), " ".join(field.description.split())))
+        lines.append(line(name, type_name(field.annotation), said[name]))
     return f"## {record.__name__}\n\n{wrapped(about)}\n\n" + broken(lines)
 
 

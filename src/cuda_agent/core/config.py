@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from cuda_agent.core.enums import Device, Precision, RewardBaseline
 from cuda_agent.core.errors import UsageError
@@ -37,6 +37,9 @@ class Flag:
 
 class Configuration(Record):
     """The base of every configuration."""
+
+    # Panels of options have them as titles.
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "", options: Mapping[str, str] | None = None) -> Self:

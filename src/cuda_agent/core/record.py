@@ -15,9 +15,7 @@ SCHEMA_VERSION = 1
 class Record(BaseModel):
     """A frozen record that refuses unknown fields. Units are in field names."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings", use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
 
 
 class StoredRecord(Record):

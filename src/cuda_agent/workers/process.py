@@ -35,6 +35,8 @@ _DEATH_TIMEOUT_S = 5.0
 _DISK_MIB = 512
 #: MiB of torch, a driver and a task's small objects.
 _LEAST_MEMORY_MIB = 2048
+#: a worker's program. Its main turns the garbage collector on when torch is imported; see `inside.imports`.
+_PROGRAM = "import gc; gc.disable(); from cuda_agent.workers.inside.main import main; main()"
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 #: Idle threads of one worker must not spin on the cores of a timed one. A random hash seed makes one process's
@@ -154,14 +156,7 @@ class Worker:
                 small_pages=self.settings.device is Device.CUDA,
             )
             # -P: nothing is imported from the working directory.
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "cuda_agent.workers.inside.main",
-                self.role.module,
-                str(theirs.fileno()),
-            ]
+            command = [sys.executable, "-P", "-c", _PROGRAM, self.role.module, str(theirs.fileno())]
             return JudgeChannel(mine), spawn(command, spec, cwd=self.scratch, log=self.log)
         except BaseException:
             mine.close()

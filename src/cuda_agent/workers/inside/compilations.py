@@ -10,15 +10,17 @@ import time
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import CompileReport
+from cuda_agent.workers.inside.imports import importing
 
 _MOST_REASONS, _LONGEST = 8, 400
 
 
 def import_compiler(device: Device) -> None:
     """Imports the compiler, which takes seconds of a core and starts no device."""
-    for name in bytecode.modules("compiler", *(["gpu_compiler"] if device is Device.CUDA else [])):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    with importing():
+        for name in bytecode.modules("compiler", *(["gpu_compiler"] if device is Device.CUDA else [])):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 def forget_compilations() -> float:

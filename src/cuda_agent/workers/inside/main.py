@@ -1,4 +1,4 @@
-"""A worker's main: `python -m cuda_agent.workers.inside.main MODULE FD`.
+"""A worker's main, with the arguments MODULE and FD.
 
 It imports torch (only the request `Start` starts CUDA), says hello, then answers one request after the other until the
 judge's end of the socket closes. MODULE is that of a role (`workers.roles`): its `create(context)` returns the role's
@@ -8,7 +8,6 @@ operations, which answer the requests (`workers.requests`).
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import socket
@@ -22,6 +21,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
 from cuda_agent.workers.inside.failures import kind_of, words_of
+from cuda_agent.workers.inside.imports import importing
 from cuda_agent.workers.requests import (
     Attach,
     Detach,
@@ -103,29 +103,20 @@ def _answer(
     return answer
 
 
-def main(arguments: list[str]) -> int:
-    role, descriptor = arguments
+def main() -> None:
+    role, descriptor = sys.argv[1:]
     sock = socket.socket(fileno=int(descriptor))
     sock.set_inheritable(False)
-    module = importlib.import_module(role)
+    with importing():
+        module = importlib.import_module(role)
     context = Context(sock.fileno())
     operations = module.create(context)
     channel = WorkerChannel(sock)
-    # torch's objects stay, since a collection that walks over them takes 0.2 s.
-    gc.collect()
-    gc.freeze()
     try:
         channel.answer(0, Done())
     except ChannelClosed:
-        return 0
+        return
     serve(channel, context, operations)
     # This avoids the interpreter's end, since foreign code may have left threads and exit handlers.
     sys.stderr.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    # The roles import this module by its name. This runs that one, so that there is one class of each kind.
-    from cuda_agent.workers.inside.main import main as run
-
-    raise SystemExit(run(sys.argv[1:]))

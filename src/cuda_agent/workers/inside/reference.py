@@ -22,6 +22,7 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.inside.baselines import FindProducts, FindRandom, Flags, Products, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
+from cuda_agent.workers.inside.imports import importing
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.answers import HeldAnswer, Parts, is_consecutive, on_the_host
 from cuda_agent.workers.inside.task.estimate import estimated_bytes
@@ -61,15 +62,13 @@ def create(context: Context) -> Operations:
 def estimate_call(request: requests.EstimateCall) -> requests.CallEstimate:
     """Also imports what the task imports. What fails here shows when the task is loaded."""
     found = requests.CallEstimate()
-    with contextlib.suppress(Exception):
+    with importing(), contextlib.suppress(Exception):
         task = load_task_module(request.source, f"{request.name}_estimate")
         try:
             inputs, outputs, rest = estimated_bytes(task)
             found = requests.CallEstimate(inputs=inputs, outputs=outputs, rest=rest)
         finally:
             unload_task_module(task)
-    gc.collect()
-    gc.freeze()
     return found
 
 
@@ -248,19 +247,15 @@ class LoadedReference:
             self._is_wide = False
 
     def import_capture(self, _request: requests.ImportCapture) -> Done:
-        warm_up()
-        gc.collect()
-        gc.freeze()
+        with importing():
+            warm_up()
         return Done()
 
     def capture(self, request: requests.CaptureGraph) -> requests.CapturedGraph:
-        inputs = make_inputs(self._task, self._device, request.seed)
-        graph = capture(self._model, inputs, self._task)
-        del inputs
+        # An export imports the half of the compiler where that wasn't asked for before.
+        with importing():
+            graph = capture(self._model, make_inputs(self._task, self._device, request.seed), self._task)
         self._give_back()
-        # The imported parts of the compiler stay, and every later collection would walk over them.
-        gc.collect()
-        gc.freeze()
         return requests.CapturedGraph(graph=graph.model_dump_json())
 
     def free(self, _request: FreeMemory) -> HeldMemory:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import importlib
 import os
 import shutil
@@ -28,6 +27,7 @@ import torch
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.workers.channel import WorkerChannel
 from cuda_agent.workers.inside.compilations import import_compiler
+from cuda_agent.workers.inside.imports import importing
 from cuda_agent.workers.inside.main import Context, serve
 from cuda_agent.workers.requests import Done, Operations, Start, operations_of
 from cuda_agent.workers.requests.zygote import EndedFork, EndFork, ForkTask, WarmedZygote, WarmZygote
@@ -73,12 +73,11 @@ class Zygote:
         if request.level is SandboxLevel.FULL:
             # The sandbox's own folders. In a reduced one no process can write there.
             self._folders += (Path("/tmp"), Path("/dev/shm"))
-        self._served = importlib.import_module(request.serves)
-        if request.compiler:
-            _warm_compiler(request.device)
-            self._empty_folders()
-        gc.collect()
-        gc.freeze()
+        with importing():
+            self._served = importlib.import_module(request.serves)
+            if request.compiler:
+                _warm_compiler(request.device)
+                self._empty_folders()
         return WarmedZygote(cuda=_cuda_has_started())
 
     def fork(self, request: ForkTask) -> Done:

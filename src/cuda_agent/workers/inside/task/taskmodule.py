@@ -7,7 +7,6 @@ Every failure of task code becomes a TaskError of one line: the step, the type, 
 from __future__ import annotations
 
 import ast
-import gc
 import inspect
 import linecache
 import random
@@ -26,6 +25,7 @@ import torch
 from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.workers.inside.failures import is_out_of_memory
+from cuda_agent.workers.inside.imports import importing
 from cuda_agent.workers.inside.task.pytree import flatten, unflatten
 from cuda_agent.workers.requests import Done, ImportTask
 
@@ -99,10 +99,8 @@ def unload_task_module(task: TaskModule) -> None:
 
 
 def import_task(request: ImportTask) -> Done:
-    with suppress(TaskError):
+    with importing(), suppress(TaskError):
         unload_task_module(load_task_module(request.source, f"{request.name}_imports"))
-    gc.collect()
-    gc.freeze()
     return Done()
 
 
