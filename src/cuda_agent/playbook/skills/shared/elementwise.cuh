@@ -110,12 +110,19 @@ __device__ __forceinline__ double f_rsqrt(double x) { return 1.0 / sqrt(x); }
 __device__ __forceinline__ float f_product(float x, float y) { return __fmul_rn(x, y); }
 __device__ __forceinline__ float f_reciprocal(float x) { return 1.0f / x; }
 __device__ __forceinline__ double f_reciprocal(double x) { return 1.0 / x; }
-__device__ __forceinline__ float f_div(float x, float y) { return __fdiv_rn(x, y); }
 // Within 2 ulp, without branches.
 __device__ __forceinline__ float near_quotient(float x, float y) {
   float q;
   asm("div.full.ftz.f32 %0, %1, %2;" : "=f"(q) : "f"(x), "f"(y));
   return q;
+}
+// Rounded to nearest where 1 / y is normal, by the remainder of a near quotient (Markstein 1990); __fdiv_rn calls a function.
+__device__ __forceinline__ float f_div(float x, float y) {
+  const float q = near_quotient(x, y), rest = fmaf(-q, y, x);
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  const float better = fmaf(rest, inverse, q);
+  return better != better || rest == 0.0f ? q : better;
 }
 __device__ __forceinline__ double near_quotient(double x, double y) { return x / y; }
 __device__ __forceinline__ double f_div(double x, double y) { return x / y; }
