@@ -12,8 +12,8 @@ from cuda_agent.playbook.algebra.attention import ATTENTION, CAP
 
 
 @dataclass(frozen=True)
-class Form:
-    """A kernel's source, its C++ type, the largest width of a head, the number of settings, and the elements of a load
+class AttentionKernel:
+    """A kernel: its source, its C++ type, the largest width of a head, the number of settings, and the elements of a load
     of 16 bytes. Rows and heads begin at multiples of these."""
 
     source: str
@@ -26,9 +26,9 @@ class Form:
 #: dtype -> kernel. In half precision: seven forms of the kernel, four engines of the library. In float32 the first
 #: setting is nearly as precise as float32, for tasks that plain TF32 would fail.
 FORMS = {
-    "bfloat16": Form("half.cu", "__nv_bfloat16", 256, 11, 8),
-    "float16": Form("half.cu", "__half", 256, 11, 8),
-    "float32": Form("float32.cu", "float", 128, 5, 4),
+    "bfloat16": AttentionKernel("half.cu", "__nv_bfloat16", 256, 11, 8),
+    "float16": AttentionKernel("half.cu", "__half", 256, 11, 8),
+    "float32": AttentionKernel("float32.cu", "float", 128, 5, 4),
 }
 #: a mask's dtype -> its number for the launcher. 0 is none, 1 the inputs' own type.
 MASKS = {"float32": 2, "bool": 3}
@@ -56,7 +56,7 @@ class Attention:
     dtype: str
 
     @property
-    def form(self) -> Form:
+    def form(self) -> AttentionKernel:
         return FORMS[self.dtype]
 
     @property
