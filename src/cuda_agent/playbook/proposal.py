@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device, Precision
@@ -11,7 +11,6 @@ from cuda_agent.core.graph import Graph, GraphInput, Node, TensorMeta, ValueKind
 from cuda_agent.core.plan import KernelPlan, PlannedKernel
 from cuda_agent.playbook import emit, ir
 from cuda_agent.playbook.algebra import library, rewrite
-from cuda_agent.playbook.algebra.attention import attention_of_products
 from cuda_agent.playbook.algebra.draft import Draft, Rule
 from cuda_agent.playbook.draws import with_drawn_inputs
 from cuda_agent.playbook.plan import DEFAULT, Options, Step
@@ -73,7 +72,7 @@ def propose(graph: Graph, device: Device, precision: Precision, options: Options
 
     rewritten = rewrite(
         with_drawn_inputs(graph),
-        library_calls=_library_calls(device, options, is_kept),
+        library_calls=_library_calls(device, options),
         is_kept=is_kept,
     )
     main = rewritten.graph
@@ -97,17 +96,13 @@ def propose(graph: Graph, device: Device, precision: Precision, options: Options
     )
 
 
-def _library_calls(device: Device, options: Options, is_kept: Callable[[Draft, Node], bool]) -> list[Rule]:
+def _library_calls(device: Device, options: Options) -> list[Rule]:
     """Returns the rules that prepare library calls of this plan."""
     if device is Device.CPU:
         return [library.channels_last] if options.channels_last else []
     beside = library.linears_side_by_side if options.beside else library.projections_side_by_side
-    return [
-        attention_of_products(is_kept),
-        beside,
-        library.expose_bias,
-        *[library.channels_last] * options.channels_last,
-    ]
+    rules: list[Rule] = [beside, library.expose_bias]
+    return [*rules, library.channels_last] if options.channels_last else rules
 
 
 def _given(graph: Graph, steps: tuple[Step, ...], returned: tuple[str, ...]) -> tuple[tuple[str, TensorMeta], ...]:

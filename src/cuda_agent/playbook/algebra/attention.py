@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
+from cuda_agent.core.graph import Arg, Graph, Node, NonFinite, Ref, TensorMeta
 from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, refuse, tensors
 from cuda_agent.playbook.algebra.emit import binary, cast, integers, matmul, permute, reshape
 from cuda_agent.playbook.ir import broadcast, contiguous_meta
@@ -117,13 +117,23 @@ class _Scores:
     masks: list[Ref] = field(default_factory=list)
 
 
+def may_be_written_out(graph: Graph) -> bool:
+    """Returns whether there may be an attention in half precision that `attention_of_products` recognises."""
+    half = any(node.op in _PRODUCTS and _is_half(node.outputs[0]) for node in graph.nodes if node.outputs)
+    return half and any(node.op in _SOFTMAX for node in graph.nodes)
+
+
+def _is_half(meta: TensorMeta | None) -> bool:
+    return meta is not None and meta.dtype in ("bfloat16", "float16")
+
+
 def attention_of_products(is_kept: Callable[[Draft, Node], bool]) -> Rule:
     """Returns the rule for attentions that a skill computes as they are."""
 
     def products_to_attention(draft: Draft, node: Node) -> str:
         """softmax(s·(q·kᵀ) + mask)·v is attention by definition. Scores and weights are no longer rounded to half
         precision between the steps."""
-        refuse(node.op not in _PRODUCTS or draft.meta(node.name).dtype not in ("bfloat16", "float16"))
+        refuse(node.op not in _PRODUCTS or not _is_half(draft.meta(node.name)))
         weights, v = tensors(*node.args[:2])
         softmax = _through_casts(draft, weights)
         refuse(softmax is None or softmax.op not in _SOFTMAX or not isinstance(softmax.args[1], int))
@@ -141,7 +151,9 @@ def attention_of_products(is_kept: Callable[[Draft, Node], bool]) -> Rule:
         meta = draft.meta(node.name)
         made = draft.emit(node, ATTENTION, args, contiguous_meta(meta.shape, meta.dtype), keywords)
         call = draft.node(made)
-        refuse(call is None or not is_kept(draft, call))
+        if call is None or not is_kept(draft, call):
+            draft.prune()
+            raise NoMatch
         return made.ref
 
     return products_to_attention

@@ -10,8 +10,8 @@ from importlib import import_module
 from cuda_agent.core.assets import tables
 from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.plan import AppliedRule
-from cuda_agent.playbook.algebra import library
-from cuda_agent.playbook.algebra.attention import attention_of_products, shared_heads
+from cuda_agent.playbook.algebra import library, tidy
+from cuda_agent.playbook.algebra.attention import attention_of_products, may_be_written_out, shared_heads
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply, refuse
 
@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = tuple(
     for module, names in tables(__file__).items()
     for name in names.split()
 )
+_TIDY: tuple[Rule, ...] = tuple(getattr(tidy, name) for name in tables(__file__)["tidy"].split())
 #: all rules, with those that only some plans ask for.
 EVERY_RULE: tuple[Rule, ...] = (
     *RULES, attention_of_products(lambda draft, node: False), library.projections_side_by_side,
@@ -46,7 +47,15 @@ def rewrite(
     """Applies every rewrite until none matches, then the rules `library_calls`, one after the other. The result
     computes the same function up to rounding, for finite values. Nodes for which `is_kept` is true are computed by a
     skill as they are, so they aren't rewritten."""
-    rewritten, applied = apply(graph, RULES if is_kept is None else tuple(_sparing(rule, is_kept) for rule in RULES))
+    applied: tuple[AppliedRule, ...] = ()
+    rules = RULES
+    if is_kept is not None:
+        rules = tuple(_sparing(rule, is_kept) for rule in RULES)
+        if may_be_written_out(graph):
+            # First, since other rules rewrite its products.
+            graph, applied = apply(graph, (*_TIDY, attention_of_products(is_kept)))
+    rewritten, more = apply(graph, rules)
+    applied += more
     for rule in library_calls:
         rewritten, more = apply(rewritten, (rule,))
         applied += more

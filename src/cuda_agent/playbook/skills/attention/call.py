@@ -13,8 +13,8 @@ from cuda_agent.playbook.algebra.attention import ATTENTION, CAP
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """A kernel: its source, its C++ type, the largest width of a head, the number of settings, and the elements of a load
-    of 16 bytes. Rows and heads begin at multiples of these."""
+    """A kernel: its source, its C++ type, the largest width of a head, the number of settings, and the elements of a
+    load of 16 bytes. Rows and heads begin at multiples of these."""
 
     source: str
     element: str
