@@ -67,7 +67,7 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
         "binding.cpp.j2",
         {
             "cuda": device is Device.CUDA,
-            "declarations": list(dict.fromkeys(step.declaration for step in steps if step.declaration)),
+            "declarations": list(dict.fromkeys(line for step in steps for line in step.declaration.splitlines())),
             "includes": list(dict.fromkeys(header for step in steps for header in step.includes)),
             "with_values": any("check_values(" in step.call for step in steps),
             "with_status": any("check_status(" in step.call for step in steps),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.files import unused
@@ -68,15 +68,21 @@ class DoesNotApply(Exception):
     """A skill can't compute a node whose operands have this form."""
 
 
+#: gets an element-wise kernel, the step whose result it reads, and the kernel's own step. Returns one step for both, or
+#: None.
+Epilogue: TypeAlias = Callable[[Kernel, Step, Step], Step | None]
+
+
 @dataclass(frozen=True)
 class Claim:
     """A skill's steps for a node. They compute the nodes `covers`, the claimed one and those fused into it. A covered
     node's value exists afterwards only if it is among the step's outputs, or if `then` defines it, which is called when
-    those are known."""
+    those are known. `epilogue` is for the kernel that alone reads the step's result."""
 
     step: Step
     covers: frozenset[str]
     then: Callable[[], object] | None = None
+    epilogue: Epilogue | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ frame (`Conflict`) is put into memory by a kernel before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cuda_agent.core.errors import NotCovered
@@ -18,7 +18,7 @@ from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.expression import INDEXING
 from cuda_agent.playbook.operators.windows import write_out
 from cuda_agent.playbook.passes import recomputed_by_rows
-from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, PlanState, Skill, Step
+from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, Epilogue, PlanState, Skill, Step
 from cuda_agent.playbook.registry import skills
 
 #: a value that is broadcast over this many elements is put into memory instead of being recomputed for each.
@@ -36,6 +36,8 @@ class State(PlanState):
     #: key of `Kernel.canonical` -> the kernels of this form that were printed: each with the places where its reads
     #: start, and its step.
     _printed: dict[object, list[tuple[kernel.Kernel, Mapping[str, int], Step]]] = field(default_factory=dict)
+    #: name of a claimed step -> its claim's `epilogue`.
+    _epilogues: dict[str, Epilogue] = field(default_factory=dict)
 
     # ---- fused kernels
 
@@ -197,7 +199,36 @@ class State(PlanState):
                         self._add(step, skill)
                         printed.append((work, starts, self.steps[-1]))
                         break
+        if self.options.fused and not work.reduces and not work.scans:
+            self._join(work)
         self.resident.update(strides)
+
+    def _join(self, work: kernel.Kernel) -> None:
+        """Replaces the last step, which launches this kernel, and a claimed one whose result only this kernel reads by
+        one step for both, where the claim has such a step."""
+        *before, last = self.steps
+        for at, step in reversed(list(enumerate(before))):
+            epilogue = self._epilogues.get(step.name)
+            if epilogue is None or not self._is_only_reader(work, step):
+                continue
+            joined = epilogue(work, step, last)
+            if joined is not None:
+                self.steps = [*before[:at], *before[at + 1 :], replace(joined, skill=step.skill)]
+                return
+
+    def _is_only_reader(self, work: kernel.Kernel, step: Step) -> bool:
+        """Returns whether the kernel reads the step's result, no earlier step does, and all that is computed from it
+        later starts from the kernel's results."""
+        (result,) = step.outputs
+        readers = [other for other in self.steps if result.name in other.inputs]
+        written = {name for name, _ in work.writes}
+        if readers != self.steps[-1:] or self.is_output(result.name):
+            return False
+
+        def users(name: str) -> Iterator[str]:
+            return (node.name for node in self.users(name) if self.builder.resolve(node.name) not in written)
+
+        return not any(map(self.is_output, reached([result.name], users)))
 
     def _again(
         self,
@@ -246,6 +277,8 @@ class State(PlanState):
                 continue
             self.require([name for name in claim.step.inputs if not self.in_memory(name)])
             self._add(claim.step, skill)
+            if claim.epilogue is not None:
+                self._epilogues[claim.step.name] = claim.epilogue
             for buffer in claim.step.outputs:
                 self.builder.source(buffer.name, buffer.meta)
             if claim.then is not None:

@@ -109,7 +109,34 @@ def attention(dtype: torch.dtype, device: str = "cpu"):
     return Attention().to(device, dtype), [torch.randn(3, 8, 64).to(device, dtype)]
 
 
-CASES = {"products": products, "convolutions": convolutions, "attention": attention}
+class FeedForward(nn.Module):
+    """Two equal layers with GELU and residual, then a gated one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ModuleList(nn.Linear(64, 136) for _ in range(2))
+        self.down = nn.ModuleList(nn.Linear(136, 64) for _ in range(2))
+        self.gate, self.value, self.last = (
+            nn.Linear(*sizes, bias=False) for sizes in ((64, 200), (64, 200), (200, 64))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + down(F.gelu(up(x)))
+        return self.last(F.silu(self.gate(x)) * self.value(x)) + x
+
+
+def feed_forward(dtype: torch.dtype, device: str = "cpu"):
+    torch.manual_seed(0)
+    return FeedForward().to(device, dtype), [torch.randn(3, 67, 64).to(device, dtype)]
+
+
+CASES = {
+    "products": products,
+    "convolutions": convolutions,
+    "attention": attention,
+    "feed_forward": feed_forward,
+}
 
 
 def relative_error(found: torch.Tensor, truth: torch.Tensor) -> float:

@@ -70,13 +70,13 @@ def pointers(*tensors: torch.Tensor | None) -> list[ctypes.c_void_p]:
 
 
 def results_of_proposal(
-    case: str, dtype: str, device: Device, directory: Path, *, channels_last: bool = False
+    case: str, dtype: str, device: Device, directory: Path, *, channels_last: bool = False, setting: int = 0
 ) -> list[torch.Tensor]:
     """The results of a case's proposal, built, loaded and run; on a GPU in a process of its own, whose faults would be
-    everybody's."""
+    everybody's. `setting`: that of all products that have it."""
     if device is Device.CPU:
         return _results(case, dtype, device, channels_last)
-    command = [sys.executable, __file__, case, dtype, device.value, str(directory / "results.pt")]
+    command = [sys.executable, __file__, case, dtype, device.value, str(directory / "results.pt"), str(setting)]
     command += ["channels_last"] if channels_last else []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -84,7 +84,7 @@ def results_of_proposal(
     return torch.load(directory / "results.pt")
 
 
-def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list[torch.Tensor]:
+def _results(case: str, dtype: str, device: Device, channels_last: bool, setting: int = 0) -> list[torch.Tensor]:
     from library_cases import CASES, HALF_CASES, LAST_CASES
 
     module, inputs = {**CASES, **LAST_CASES, **HALF_CASES}[case](getattr(torch, dtype), device.value)
@@ -96,6 +96,8 @@ def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list
     import_extension(built.library, f"{case}_{dtype}")
     namespace: dict[str, Any] = {"__name__": "model_new"}
     exec(compile(proposal.files["model_new.py"], "model_new.py", "exec"), namespace)
+    products = {name for name, count in proposal.tunables.items() if name.startswith("gemm_") and setting < count}
+    namespace["CONFIG"].update(dict.fromkeys(products, setting))
     model = namespace["ModelNew"]().to(device.value)
     model.load_state_dict(module.state_dict())
     with torch.no_grad():
@@ -104,4 +106,5 @@ def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list
 
 
 if __name__ == "__main__":
-    torch.save(_results(sys.argv[1], sys.argv[2], Device(sys.argv[3]), "channels_last" in sys.argv[5:]), sys.argv[4])
+    named, kind, place, output, number, *words = sys.argv[1:]
+    torch.save(_results(named, kind, Device(place), "channels_last" in words, int(number)), output)

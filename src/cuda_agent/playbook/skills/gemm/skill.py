@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
@@ -11,9 +12,10 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, DoesNotApply, Options, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.skills.gemm.fused import fused, takes
 from cuda_agent.playbook.skills.shared.operands import (
     MATH,
-    Matrix,
+    Product,
     batched_matrices,
     buffers,
     flat_matrix,
@@ -39,16 +41,6 @@ _FEW_ROWS = 64
 _SIZES = "m n k batch lda ldb ldd stride_a stride_b stride_d outer outer_a outer_b outer_d"
 _KINDS = "transpose_a transpose_b type math activation"
 _NUMBERS = [f"{kind} {name}" for kind, names in (("long long", _SIZES), ("int", _KINDS)) for name in names.split()]
-
-
-@dataclass(frozen=True)
-class Product:
-    """result [m, n] = left [m, k] · right [k, n] + bias [n]; `meta` says where the node's value lies."""
-
-    left: Matrix
-    right: Matrix
-    bias: StridedView | None
-    meta: TensorMeta
 
 
 def _check_bias(view: StridedView | None, n: int) -> None:
@@ -153,7 +145,8 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
         files=product_files(),
         tunables={tunable: CONFIGS},
     )
-    return Claim(step, frozenset({node.name, result}))
+    epilogue = partial(fused, product, activation) if takes(product) else None
+    return Claim(step, frozenset({node.name, result}), epilogue=epilogue)
 
 
 def _cpu_step(node: Node, product: Product) -> Claim:

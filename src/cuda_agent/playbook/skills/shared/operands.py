@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from cuda_agent.core.enums import Precision
-from cuda_agent.core.graph import Node
+from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.plan import DoesNotApply, Place, PlanState, Step, StridedView
 
@@ -31,6 +31,16 @@ class Matrix:
     batch_stride: int = 0
     outer: int = 1
     outer_stride: int = 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """result [m, n] = left [m, k] · right [k, n] + bias [n]; `meta` says where the node's value lies."""
+
+    left: Matrix
+    right: Matrix
+    bias: StridedView | None
+    meta: TensorMeta
 
 
 def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
