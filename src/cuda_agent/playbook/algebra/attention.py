@@ -132,7 +132,7 @@ def attention_of_products(is_kept: Callable[[Draft, Node], bool]) -> Rule:
 
     def products_to_attention(draft: Draft, node: Node) -> str:
         """softmax(s·(q·kᵀ) + mask)·v is attention by definition. Scores and weights are no longer rounded to half
-        precision between the steps."""
+        precision between the steps. A row whose scores are all −inf becomes 0 instead of NaN."""
         refuse(node.op not in _PRODUCTS or not _is_half(draft.meta(node.name)))
         weights, v = tensors(*node.args[:2])
         softmax = _through_casts(draft, weights)
