@@ -15,6 +15,7 @@ from cuda_agent.core.graph import TensorMeta
 
 Scalar: TypeAlias = bool | int | float
 
+HALF_DTYPES = ("bfloat16", "float16")
 FLOAT_DTYPES = ("float32", "bfloat16", "float16", "float64")
 ITEM_BYTES = {
     "float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1, "uint8": 1,

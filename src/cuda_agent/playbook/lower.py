@@ -207,7 +207,7 @@ class Builder:
 
     def internal(self, dtype: str) -> str:
         """Returns the dtype for intermediate results, which aren't rounded to 16 bits."""
-        return "float32" if dtype in ("bfloat16", "float16") else dtype
+        return "float32" if dtype in ir.HALF_DTYPES else dtype
 
     def finish(self, node: Node, arg: str) -> str:
         """Gives a value the node's name, shape and dtype."""

@@ -8,55 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_graph import capture, in_float64, operators, randomised, run
+from torch_graph import Function, capture, check, main_ops, operators
 
-from cuda_agent.playbook.algebra import library, rewrite
+from cuda_agent.playbook.algebra import rewrite
 from cuda_agent.workers.inside.graph.capture import capture as judge_capture
-
-
-class Function(nn.Module):
-    """A function of inputs and parts."""
-
-    def __init__(self, function, **parts):
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
-                self.register_buffer(name, part)
-            else:
-                setattr(self, name, part)
-
-    def forward(self, *inputs):
-        return self.function(self, *inputs)
-
-
-def check(module, *inputs, tolerance=1e-12, **options):
-    """Rewrite, compare in float64 over two draws of weights, run in the graph's own types too. Returns the result."""
-    graph, weights = capture(module, *inputs)
-    result = rewrite(graph, **options)
-    names = [item.name for item in graph.inputs if item.position is not None]
-    for seed in range(2):
-        drawn = randomised(weights, seed)
-        values = {
-            **drawn,
-            **dict(zip(names, (torch.randn_like(i) if i.is_floating_point() else i for i in inputs), strict=True)),
-        }
-        for dtype in (torch.float64, None):
-            known = in_float64(values) if dtype else values
-            expected = run(graph, known, dtype)
-            derived = run(result.derive, known, dtype) if result.derive else []
-            more = {f"derived_{k}": value for k, value in enumerate(derived)}
-            actual = run(result.graph, {**known, **more}, dtype)
-            assert len(actual) == len(expected)
-            for a, e in zip(actual, expected, strict=True):
-                assert a.shape == e.shape and a.dtype == e.dtype
-                limit = tolerance if dtype else (3e-2 if e.dtype == torch.bfloat16 else 1e-4)
-                assert (a - e).norm() <= limit * max(1.0, e.norm().item()), (operators(result.graph), dtype)
-    return result
-
-
-def main_ops(result):
-    return list(operators(result.graph))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -399,71 +354,6 @@ def test_padding_by_name_becomes_numbers(size):
     assert main_ops(check(nn.Conv1d(3, 4, size, padding="valid"), torch.randn(2, 3, 7))) == ["conv1d"]
 
 
-def test_biases_leave_calls_before_kernels():
-    silu = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.SiLU())
-    result = check(silu, torch.randn(2, 3, 6, 6), library_calls=[library.expose_bias])
-    assert [op for op in main_ops(result) if op != "reshape"] == ["conv2d", "add", "silu"]
-    relu = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
-    assert main_ops(check(relu, torch.randn(2, 3, 6, 6), library_calls=[library.expose_bias])) == ["conv2d", "relu"]
-    assert main_ops(check(nn.Linear(4, 3), torch.randn(2, 4), library_calls=[library.expose_bias])) == ["linear"]
-    swish = nn.Sequential(nn.Linear(4, 3), nn.SiLU())
-    assert main_ops(check(swish, torch.randn(2, 4), library_calls=[library.expose_bias])) == ["linear", "add", "silu"]
-    half = check(swish.bfloat16(), torch.randn(2, 4).bfloat16(), library_calls=[library.expose_bias])
-    assert main_ops(half) == ["linear", "silu"]
-
-
 def test_a_copy_into_another_order_stays():
     module = Function(lambda m, x: m.conv(x.transpose(1, 2).contiguous()), conv=nn.Conv1d(3, 4, 3))
     assert main_ops(check(module, torch.randn(2, 8, 3))) == ["transpose", "clone", "conv1d"]
-
-
-class Projections(nn.Module):
-    """Queries, keys and values of one input, of which the keys have no bias."""
-
-    def __init__(self, kv=16):
-        super().__init__()
-        self.q, self.k, self.v = nn.Linear(32, 64), nn.Linear(32, kv, bias=False), nn.Linear(32, kv)
-
-    def forward(self, x):
-        q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in (self.q(x), self.k(x), self.v(x)))
-        return q.sin(), k.cos(), v.exp()
-
-
-class Gated(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate, self.up = nn.Linear(32, 48, bias=False), nn.Linear(32, 48, bias=False)
-
-    def forward(self, x):
-        return F.silu(self.gate(x)) * self.up(x)
-
-
-def test_projections_of_one_input_are_one_product():
-    rules = [library.projections_side_by_side]
-    result = check(Projections().bfloat16(), torch.randn(2, 5, 32).bfloat16(), library_calls=rules)
-    assert main_ops(result).count("linear") == 1 and result.derive is not None
-    assert [rule.rule for rule in result.applied] == ["projections_side_by_side"]
-    # In float32 libraries choose other engines for each; rows of 12 begin anywhere.
-    assert main_ops(check(Projections(), torch.randn(2, 5, 32), library_calls=rules)).count("linear") == 3
-
-
-def test_layers_before_an_element_wise_kernel_are_joined_only_where_a_plan_asks_for_it():
-    x = torch.randn(2, 5, 32).bfloat16()
-    apart = check(Gated().bfloat16(), x, library_calls=[library.projections_side_by_side])
-    assert main_ops(apart).count("linear") == 2
-    joined = check(Gated().bfloat16(), x, library_calls=[library.linears_side_by_side])
-    assert main_ops(joined).count("linear") == 1
-
-
-def test_layers_that_are_returned_or_of_several_inputs_stay_apart():
-    class Returned(Gated):
-        def forward(self, x):
-            return self.gate(x), self.up(x)
-
-    class Two(Gated):
-        def forward(self, x):
-            return self.gate(x).sin() + self.up(x.cos()).sin()
-
-    for module in (Returned(), Two()):
-        x = torch.randn(2, 5, 32).bfloat16()
-        assert main_ops(check(module.bfloat16(), x, library_calls=[library.linears_side_by_side])).count("linear") == 2

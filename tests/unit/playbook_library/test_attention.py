@@ -212,6 +212,10 @@ class Written(nn.Module):
         scores = q @ k.transpose(-1, -2)
         if self.how == "after":
             scores = (scores + mask) * 0.125
+        elif self.how == "whole_quotients":
+            scores = torch.div(scores, 8.0, rounding_mode="floor") + mask
+        elif self.how == "whole_scores":
+            scores = scores.to(torch.int32).to(q.dtype) + mask
         elif self.how == "capped":
             scores = torch.tanh(scores * 0.125 / 50.0) * 50.0 + mask
         else:
@@ -231,7 +235,7 @@ def test_attention_written_as_products_is_recognised(dtype: torch.dtype) -> None
     assert f"0.125f, 0.0f, 0, {1 if dtype is torch.bfloat16 else 2}, config_" in binding
 
 
-@pytest.mark.parametrize("how", ["after", "returned"])
+@pytest.mark.parametrize("how", ["after", "returned", "whole_quotients", "whole_scores"])
 def test_other_products_around_a_softmax_stay_as_they_are(how: str) -> None:
     q, k, v = (torch.randn(3, 4, length, 64, dtype=torch.bfloat16) for length in (24, 48, 48))
     graph = graph_of(Written(how), [q, k, v, torch.randn(3, 1, 24, 48).bfloat16()])

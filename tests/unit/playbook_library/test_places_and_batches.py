@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_algebra import Function, check, main_ops
 from torch import nn
+from torch_graph import Function, check, main_ops
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Test tools: a module as a `Graph` through torch.export, and a small interpreter of graphs."""
+"""Test tools: a module as a `Graph` through torch.export, a small interpreter of graphs, and a check of rewrites."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.export.graph_signature import InputKind
 
 from cuda_agent.core.graph import DtypeArg, Graph, GraphInput, Node, NonFinite, Ref, TensorMeta, ValueKind
+from cuda_agent.playbook.algebra import rewrite
 
 
 def meta_of(value: torch.Tensor) -> TensorMeta:
@@ -137,3 +139,48 @@ def in_float64(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def operators(graph: Graph | None) -> Sequence[str]:
     return [node.op.removeprefix("aten.").split(".")[0] for node in graph.nodes] if graph else []
+
+
+class Function(nn.Module):
+    """A function of inputs and parts."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def check(module, *inputs, tolerance=1e-12, **options):
+    """Rewrite, compare in float64 over two draws of weights, run in the graph's own types too. Returns the result."""
+    graph, weights = capture(module, *inputs)
+    result = rewrite(graph, **options)
+    names = [item.name for item in graph.inputs if item.position is not None]
+    for seed in range(2):
+        drawn = randomised(weights, seed)
+        values = {
+            **drawn,
+            **dict(zip(names, (torch.randn_like(i) if i.is_floating_point() else i for i in inputs), strict=True)),
+        }
+        for dtype in (torch.float64, None):
+            known = in_float64(values) if dtype else values
+            expected = run(graph, known, dtype)
+            derived = run(result.derive, known, dtype) if result.derive else []
+            more = {f"derived_{k}": value for k, value in enumerate(derived)}
+            actual = run(result.graph, {**known, **more}, dtype)
+            assert len(actual) == len(expected)
+            for a, e in zip(actual, expected, strict=True):
+                assert a.shape == e.shape and a.dtype == e.dtype
+                limit = tolerance if dtype else (3e-2 if e.dtype == torch.bfloat16 else 1e-4)
+                assert (a - e).norm() <= limit * max(1.0, e.norm().item()), (operators(result.graph), dtype)
+    return result
+
+
+def main_ops(result):
+    return list(operators(result.graph))

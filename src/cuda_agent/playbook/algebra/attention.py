@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cuda_agent.core.graph import Arg, Graph, Node, NonFinite, Ref, TensorMeta
-from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, refuse, tensors
-from cuda_agent.playbook.algebra.emit import binary, cast, integers, matmul, permute, reshape
-from cuda_agent.playbook.ir import broadcast, contiguous_meta
+from cuda_agent.playbook.algebra.draft import Draft, NoMatch, Rule, aten, is_float, refuse, tensors
+from cuda_agent.playbook.algebra.emit import binary, cast, matmul, permute, reshape
+from cuda_agent.playbook.algebra.match import order_of
+from cuda_agent.playbook.ir import HALF_DTYPES, broadcast, contiguous_meta
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 #: the keyword for a soft cap, which PyTorch's operator doesn't have.
@@ -18,7 +19,8 @@ CAP = "soft_cap"
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
 _COPIES = aten("clone view reshape _unsafe_view")
 _CASTS = ("aten._to_copy.default", "aten.to.dtype")
-_SCALINGS = ("aten.mul.", "aten.div.")
+#: without the division that rounds.
+_SCALINGS = ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
 _SOFTMAX = ("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 
 
@@ -124,7 +126,7 @@ def may_be_written_out(graph: Graph) -> bool:
 
 
 def _is_half(meta: TensorMeta | None) -> bool:
-    return meta is not None and meta.dtype in ("bfloat16", "float16")
+    return meta is not None and meta.dtype in HALF_DTYPES
 
 
 def attention_of_products(is_kept: Callable[[Draft, Node], bool]) -> Rule:
@@ -163,28 +165,19 @@ def _transposed(draft: Draft, at: Node, value: Ref) -> Ref:
     """Returns the value with its last two dimensions exchanged, where they were exchanged before as they were."""
     rank, below = len(draft.meta(value).shape), draft.node(value)
     swapped = [*range(rank - 2), rank - 1, rank - 2]
-    if (
-        below is not None
-        and below.op in ("aten.transpose.int", "aten.permute.default")
-        and isinstance(below.args[0], Ref)
-    ):
-        order = list(range(rank))
-        if below.op == "aten.permute.default":
-            order = [dim % rank for dim in integers(below.args[1])]
-        else:
-            a, b = (int(str(dim)) % rank for dim in below.args[1:3])
-            order[a], order[b] = order[b], order[a]
-        if order == swapped:
-            return below.args[0]
+    if below is not None and order_of(below, rank) == swapped and isinstance(below.args[0], Ref):
+        return below.args[0]
     return permute(draft, at, value, swapped)
 
 
 def _through_casts(draft: Draft, value: Arg) -> Node | None:
-    """Returns the node behind casts of a value that nothing else reads."""
+    """Returns the node behind casts, to floating-point types, of a value that nothing else reads."""
     node = draft.node(value)
-    while node is not None and node.op in _CASTS and draft.uses(node.name) == 1:
+    while node is not None and draft.uses(node.name) == 1:
+        if node.op not in _CASTS or not is_float(draft.meta(node.name).dtype):
+            return node
         node = draft.node(node.args[0])
-    return node if node is None or draft.uses(node.name) == 1 else None
+    return None
 
 
 def _scores(draft: Draft, value: Arg) -> _Scores:
@@ -196,7 +189,7 @@ def _scores(draft: Draft, value: Arg) -> _Scores:
             return _Scores(node, scale, cap, masks)
         first, second = node.args[0], node.args[1] if len(node.args) > 1 else None
         number = draft.literal(second)
-        if node.op.startswith(_SCALINGS) and number:
+        if node.op in _SCALINGS and number:
             factor = number if "mul" in node.op else 1.0 / number
             below = _through_casts(draft, first)
             if below is not None and below.op == "aten.tanh.default" and not scaled and factor > 0:
@@ -218,15 +211,17 @@ def _scores(draft: Draft, value: Arg) -> _Scores:
 def _leads_to_product(draft: Draft, value: Ref) -> bool:
     node = _through_casts(draft, value)
     while node is not None and node.op not in _PRODUCTS:
-        following = node.op.startswith((*_SCALINGS, "aten.tanh.", "aten.add.Tensor"))
+        following = node.op in (*_SCALINGS, "aten.tanh.default", "aten.add.Tensor")
         node = _through_casts(draft, node.args[0]) if following else None
     return node is not None
 
 
 def _mask(draft: Draft, at: Node, found: _Scores) -> Ref | None:
-    """Emits the sum of what is added to the scores. Raises NoMatch where it doesn't broadcast to them."""
+    """Emits the sum of what is added to the scores. Raises NoMatch where it doesn't broadcast to them
+    or isn't of a floating-point type."""
     if not found.masks:
         return None
+    refuse(not all(is_float(draft.meta(mask).dtype) for mask in found.masks))
     scores = draft.meta(found.product.name)
     total = found.masks[0]
     for mask in found.masks[1:]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, DtypeArg, Node, Ref, TensorMeta
 from cuda_agent.playbook.algebra.draft import Draft
-from cuda_agent.playbook.ir import broadcast, contiguous_meta, promote
+from cuda_agent.playbook.ir import HALF_DTYPES, broadcast, contiguous_meta, promote
 
 
 def integers(arg: Arg) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ def cast(draft: Draft, at: Node, a: Ref, dtype: str) -> Ref:
 
 def wide(draft: Draft, at: Node, a: Ref) -> Ref:
     """Casts half-precision values to float32. Derived weights are so rounded once, at the end."""
-    return cast(draft, at, a, "float32") if draft.meta(a).dtype in ("bfloat16", "float16") else a
+    return cast(draft, at, a, "float32") if draft.meta(a).dtype in HALF_DTYPES else a
 
 
 def reshape(draft: Draft, at: Node, a: Ref, shape: Sequence[int]) -> Ref:

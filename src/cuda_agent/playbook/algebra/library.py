@@ -70,7 +70,7 @@ _ROWS = 8
 def _siblings(draft: Draft, node: Node) -> list[Node]:
     """Returns the linear layers in half precision of this one's input, itself first. Raises NoMatch where it isn't one,
     or not the first."""
-    refuse(node.op != "aten.linear.default" or draft.meta(node.name).dtype not in ("bfloat16", "float16"))
+    refuse(node.op != "aten.linear.default" or draft.meta(node.name).dtype not in ir.HALF_DTYPES)
     x, _ = tensors(*node.args[:2])
     refuse(draft.is_weight(x))
     place = {name: index for index, name in enumerate(draft.order)}

@@ -10,7 +10,7 @@ from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, NoMatch, aten, is_float, refuse, tensors
 from cuda_agent.playbook.algebra.emit import binary, cast, integers, linear, matmul, permute, reduce, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
-from cuda_agent.playbook.ir import contiguous_meta
+from cuda_agent.playbook.ir import HALF_DTYPES, contiguous_meta
 
 _SMALL = aten("empty.memory_format empty_permuted empty_like zeros zeros_like arange arange.start arange.start_step")
 #: operator that puts values at indices -> the place of the values among its arguments.
@@ -139,7 +139,7 @@ def four_byte_scatter(draft: Draft, node: Node) -> str:
         assert isinstance(args[1], list | tuple)
         refuse(all(draft.meta(index).numel == 1 for index in args[1] if isinstance(index, Ref)))
     is_small = meta.dtype == "int64" and all(_is_small(draft, args[place]) for place in (0, at))
-    refuse(meta.dtype not in ("bfloat16", "float16") and not is_small)
+    refuse(meta.dtype not in HALF_DTYPES and not is_small)
     dtype = "int32" if is_small else "float32"
     for place in (0, at):
         value = args[place]

@@ -25,6 +25,19 @@ def is_view(node: Node) -> bool:
     return node.op in _VIEWS
 
 
+def order_of(node: Node, rank: int) -> list[int] | None:
+    """Returns the order of the operand's dimensions that a permutation or an exchange of two has, None for other
+    nodes."""
+    if node.op == "aten.permute.default":
+        return [dim % rank for dim in integers(node.args[1])]
+    if node.op != "aten.transpose.int":
+        return None
+    order = list(range(rank))
+    a, b = (int(str(dim)) % rank for dim in node.args[1:3])
+    order[a], order[b] = order[b], order[a]
+    return order
+
+
 @dataclass(frozen=True)
 class Reduction:
     """A sum or mean of `x` over `dims` (non-negative, sorted), in x's own type."""

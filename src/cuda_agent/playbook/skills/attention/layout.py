@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.algebra.emit import integers
+from cuda_agent.playbook.algebra.match import order_of
 from cuda_agent.playbook.plan import PlanState, StridedView
 from cuda_agent.playbook.skills.attention.call import Attention
 from cuda_agent.playbook.skills.shared.operands import collapsed, plain_copy, windows
@@ -23,17 +23,10 @@ def is_readable(view: StridedView, words: int) -> bool:
 def result_view(state: PlanState, node: Node, plain: StridedView, words: int) -> StridedView:
     """Returns the result's layout: that of the graph's output, or the one that is row-major for its only reader, which
     puts the heads of a row side by side again by another order of the dimensions; else row-major, which is `plain`."""
-    users, rank = state.users(node.name), len(plain.shape)
-    strides = plain.strides
+    users, strides = state.users(node.name), plain.strides
     if state.is_output(node.name):
         strides = state.meta(node.name).strides
-    elif len(users) == 1 and users[0].op in ("aten.permute.default", "aten.transpose.int"):
-        order = list(range(rank))
-        if users[0].op == "aten.permute.default":
-            order = [dim % rank for dim in integers(users[0].args[1])]
-        else:
-            a, b = (int(str(dim)) % rank for dim in users[0].args[1:3])
-            order[a], order[b] = order[b], order[a]
+    elif len(users) == 1 and (order := order_of(users[0], len(plain.shape))) is not None:
         strides = ir.ordered_strides(plain.shape, order)
     view = replace(plain, strides=strides)
     is_dense = ir.same_strides(plain.shape, ir.dense_strides(plain.shape, strides), strides)

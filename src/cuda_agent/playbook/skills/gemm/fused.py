@@ -49,7 +49,7 @@ def takes(product: Product) -> bool:
     numbers = (a.columns, b.columns, a.ld, b.ld, a.offset, b.offset, product.bias.offset if product.bias else 0)
     pieces = all(number % WIDTH == 0 for number in numbers)
     is_large = min(a.rows, b.columns) >= _LEAST
-    return is_one and pieces and is_large and product.meta.dtype in ("bfloat16", "float16")
+    return is_one and pieces and is_large and product.meta.dtype in ir.HALF_DTYPES
 
 
 def fused(product: Product, activation: int, work: Kernel, plain: Step, tail: Step) -> Step | None:

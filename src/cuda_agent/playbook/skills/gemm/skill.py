@@ -179,7 +179,7 @@ class Gemm(Skill):
 
 
 def _is_half(node: Node) -> bool:
-    return bool(node.outputs) and node.outputs[0] is not None and node.outputs[0].dtype in ("bfloat16", "float16")
+    return bool(node.outputs) and node.outputs[0] is not None and node.outputs[0].dtype in ir.HALF_DTYPES
 
 
 SKILL = Gemm
