@@ -137,7 +137,9 @@ class Tensors:
         group = case.heads // case.shared
         room = case.batch * case.heads * case.rows * (case.width + 2) * 4
         splits = max(1, min(64, (64 << 20) // room))
-        scratch = torch.empty(splits * room + (1 << 20), dtype=torch.uint8, device="cuda")
+        # The library gets a boolean mask as one that is added.
+        added = 0 if self.mask is None else 2 * self.mask.numel() * case.keys // self.mask.shape[-1]
+        scratch = torch.empty(splits * room + added + (1 << 20), dtype=torch.uint8, device="cuda")
         strides: list[int] = []
         for x in (self.q, self.k, self.v, self.out):
             outer, head, row = x.stride()[:3]

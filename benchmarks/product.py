@@ -70,7 +70,7 @@ class Timed:
         return statistics.median(self.us)
 
 
-def built(module: nn.Module, inputs: list[torch.Tensor], name: str) -> list[Timed]:
+def built(module: nn.Module, size: Sequence[int], inputs: list[torch.Tensor], name: str) -> list[Timed]:
     """Returns the layer's plan at every setting of its product that runs."""
     graph = capture(module.eval(), inputs, SimpleNamespace(Model=type(module)))
     proposal = propose(graph, Device.CUDA, Precision.TF32)
@@ -80,7 +80,7 @@ def built(module: nn.Module, inputs: list[torch.Tensor], name: str) -> list[Time
     import_extension(made.library, name)
     namespace: dict[str, Any] = {"__name__": "model_new"}
     exec(compile(proposal.files["model_new.py"], "model_new.py", "exec"), namespace)
-    model = namespace["ModelNew"]().to(inputs[0].device, inputs[0].dtype)
+    model = namespace["ModelNew"](*size).to(inputs[0].device, inputs[0].dtype)
     model.load_state_dict(module.state_dict())
     (tunable,) = (one for one in proposal.tunables if one.startswith("gemm_"))
     found = []
@@ -120,7 +120,7 @@ def measure(size: Sequence[int], dtype: torch.dtype) -> dict[str, Any]:
     x, y = (torch.randn(rows, width, device="cuda").to(dtype) for width in (inner, columns))
     layers = [module(columns, inner).to("cuda", dtype).requires_grad_(False) for module in (Bare, Whole)]
     bare, whole = (
-        built(layer, given, f"{type(layer).__name__.lower()}_{rows}x{columns}x{inner}")
+        built(layer, (columns, inner), given, f"{type(layer).__name__.lower()}_{rows}x{columns}x{inner}")
         for layer, given in zip(layers, ([x], [x, y]), strict=True)
     )
     for _ in range(ROUNDS):

@@ -43,7 +43,7 @@ def compile_kernels(source: Path, output: Path, arch: str = "9.0") -> subprocess
 
 def library(directory: Path, folder: str, kernel: str) -> ctypes.CDLL:
     """The launchers of a skill's kernel as a shared library."""
-    return compiled(source_of(folder, kernel), directory, LIBRARIES[kernel])
+    return compiled(source_of(folder, kernel), directory, LIBRARIES.get(kernel, ()))
 
 
 def source_of(skill: str, kernel: str = "") -> Path:

@@ -23,7 +23,7 @@ class AttentionKernel:
     words: int
 
 
-#: dtype -> kernel. In half precision: seven forms of the kernel, four engines of the library. In float32 the first
+#: dtype -> kernel. In half precision: four engines of the library, seven forms of the kernel. In float32 the first
 #: setting is nearly as precise as float32, for tasks that plain TF32 would fail.
 FORMS = {
     "bfloat16": AttentionKernel("half.cu", "__nv_bfloat16", 256, 11, 8),

@@ -437,23 +437,27 @@ int run(Work w, float* scratch, long long most_splits, int waves, cudaStream_t s
 
 }  // namespace
 
-// geometry: outer, inner, group, rows, keys, the largest number of splits that `scratch` has room for (VALUE + 2 floats for
-// each and for each row of the result), then the strides in elements: q (outer, inner, group, row), k (outer, inner, row),
-// v, out as q, mask (outer, inner, group, row, key). All strides but the mask's are multiples of 8, pointers of 16 bytes.
-// cap: the soft cap, 0 for none. mask_kind: 0 none, 1 added, of the inputs' type, 2 added, float32, 3 boolean. Behind this kernel's settings come the
-// library's engines. Returns a CUDA error, -1 for a setting that doesn't exist here, -2 for an error of the library.
 extern "C" int launch_attention_library(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
                                         long long scratch_bytes, const long long* geometry, int width, int value, float scale,
                                         int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream);
 
+// geometry: outer, inner, group, rows, keys, the largest number of splits that `scratch` has room for (VALUE + 2 floats for
+// each and for each row of the result), then the strides in elements: q (outer, inner, group, row), k (outer, inner, row),
+// v, out as q, mask (outer, inner, group, row, key). All strides but the mask's are multiples of 8, pointers of 16 bytes.
+// cap: the soft cap, 0 for none. mask_kind: 0 none, 1 added, of the inputs' type, 2 added, float32, 3 boolean. Settings 0 to 3
+// are the library's engines; where the library has none, setting 0 is the first of this kernel's own, which come behind them.
+// Returns a CUDA error, -1 for a setting that doesn't exist here, -2 for an error of the library.
 extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
                       long long scratch_bytes, const long long* geometry, float scale, float cap, int causal, int mask_kind,
                       int config, cudaStream_t stream) {
-  constexpr int OWN = 7;
-  if (config >= OWN && cap > 0.0f) return -1;
-  if (config >= OWN)
-    return launch_attention_library(out, q, k, v, mask, scratch, scratch_bytes, geometry, HEAD, VALUE, scale, causal, mask_kind,
-                                    !IS_BFLOAT16, config - OWN, stream);
+  constexpr int ENGINES = 4;
+  if (config < ENGINES) {
+    const int status = cap > 0.0f ? -1
+                                  : launch_attention_library(out, q, k, v, mask, scratch, scratch_bytes, geometry, HEAD, VALUE,
+                                                             scale, causal, mask_kind, !IS_BFLOAT16, config, stream);
+    if (status != -1 || config > 0) return status;
+    config = ENGINES;
+  }
   const long long* s = geometry;
   Work w;
   w.g = {s[1],  s[2],  s[3],  s[4],  s[6],  s[7],  s[8],  s[9],  s[10], s[11], s[12], s[13],
@@ -469,7 +473,7 @@ extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, co
   w.mask_kind = mask_kind;
   w.causal = causal;
   float* room = static_cast<float*>(scratch);
-  switch (config) {
+  switch (config - ENGINES) {
     case 0: return run<64, 4, 1, 1>(w, room, 1, 0, stream);
 #if HEAD <= 128 && VALUE <= 128
     case 1: return run<64, 4, 1, 2>(w, room, 1, 0, stream);

@@ -2,7 +2,11 @@
 // library has engines that keep the scores on the chip.
 #include "library_graph.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <math.h>
+
+#include <algorithm>
 
 namespace {
 
@@ -14,8 +18,35 @@ struct Problem {
   int64_t outer, heads, shared_heads, rows, keys, width, value_width;
   int64_t q[4], k[4], v[4], out[4], mask_dims[4], mask[4];
   cudnnDataType_t type, mask_type;
-  bool causal, masked;
+  bool causal, masked, is_boolean;
 };
+
+// A boolean mask as one that is added: 0 where a key is seen, else minus infinity.
+template <typename Element>
+__global__ void added_mask(Element* out, const bool* mask, long long count, long long heads, long long rows, long long keys,
+                           long long outer_stride, long long head_stride, long long row_stride, long long key_stride) {
+  for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < count; i += (long long)gridDim.x * blockDim.x) {
+    const long long key = i % keys, row = i / keys % rows, head = i / keys / rows % heads, outer = i / keys / rows / heads;
+    const bool seen = mask[outer * outer_stride + head * head_stride + row * row_stride + key * key_stride];
+    out[i] = Element(seen ? 0.0f : -INFINITY);
+  }
+}
+
+int64_t size_of(const int64_t (&dims)[4]) { return dims[0] * dims[1] * dims[2] * dims[3]; }
+
+// Writes the mask to `out` for the graph, row-major. `strides` are the boolean mask's.
+void write_mask(void* out, const void* mask, const Problem& p, const int64_t (&strides)[4], cudaStream_t stream) {
+  const int64_t count = size_of(p.mask_dims);
+  const unsigned blocks = unsigned(std::min<int64_t>((count + 255) / 256, 4096));
+  const bool* seen = static_cast<const bool*>(mask);
+  const int64_t(&d)[4] = p.mask_dims;
+  if (p.type == CUDNN_DATA_HALF)
+    added_mask<<<blocks, 256, 0, stream>>>(static_cast<__half*>(out), seen, count, d[1], d[2], d[3], strides[0], strides[1],
+                                           strides[2], strides[3]);
+  else
+    added_mask<<<blocks, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(out), seen, count, d[1], d[2], d[3], strides[0],
+                                           strides[1], strides[2], strides[3]);
+}
 
 // Builds the graph's operations one after the other, each on the result of the one before.
 class Builder {
@@ -150,11 +181,13 @@ int64_t heads_stride(int64_t inner, int64_t group, int64_t inner_stride, int64_t
 }
 
 // The problem of launch_attention_half's geometry; false for one that the library isn't asked for.
-bool read(const long long* s, int width, int value, int is_float16, int causal, int mask_kind, Problem* p) {
+// `given` gets the strides of the mask as it lies.
+bool read(const long long* s, int width, int value, int is_float16, int causal, int mask_kind, Problem* p, int64_t (&given)[4]) {
   p->type = is_float16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
   p->mask_type = mask_kind == 2 ? CUDNN_DATA_FLOAT : p->type;
   p->causal = causal;
   p->masked = mask_kind != 0;
+  p->is_boolean = mask_kind == 3;
   p->outer = s[0];
   p->shared_heads = s[1];
   p->heads = s[1] * s[2];
@@ -174,14 +207,19 @@ bool read(const long long* s, int width, int value, int is_float16, int causal, 
     p->v[i] = rows[2][i];
     p->out[i] = rows[3][i];
     p->mask_dims[i] = rows[4][i] == 0 ? 1 : sizes[i];
-    p->mask[i] = rows[4][i];
+    given[i] = p->mask[i] = rows[4][i];
+  }
+  if (p->is_boolean) {
+    p->mask_dims[3] = p->keys;
+    p->mask[3] = 1;
+    for (int i = 2; i >= 0; --i) p->mask[i] = p->mask[i + 1] * p->mask_dims[i + 1];
   }
   for (int i = 2, step = p->masked ? int(p->mask_dims[3] * p->mask[3]) : 0; i >= 0; --i) {
     // A stride of a dimension of 1 has to be plausible too.
     if (p->mask_dims[i] == 1) p->mask[i] = step;
     step = int(p->mask_dims[i] * p->mask[i]);
   }
-  return p->q[1] >= 0 && p->out[1] >= 0 && (!p->masked || (p->mask[1] >= 0 && p->mask[3] == 1)) && mask_kind != 3;
+  return p->q[1] >= 0 && p->out[1] >= 0 && (!p->masked || (given[1] >= 0 && p->mask[3] == 1));
 }
 
 using Key = std::vector<int64_t>;
@@ -217,7 +255,8 @@ extern "C" int launch_attention_library(void* out, const void* q, const void* k,
                                         long long scratch_bytes, const long long* geometry, int width, int value, float scale,
                                         int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream) {
   Problem p;
-  if (!read(geometry, width, value, is_float16, causal, mask_kind, &p)) return kNotAvailable;
+  int64_t mask_strides[4];
+  if (!read(geometry, width, value, is_float16, causal, mask_kind, &p, mask_strides)) return kNotAvailable;
   const std::lock_guard<std::mutex> guard(lock());
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return kLibrary;
@@ -225,14 +264,17 @@ extern "C" int launch_attention_library(void* out, const void* q, const void* k,
   if (!handle || cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) return kLibrary;
   const Attention& attention = attention_of(handle, device, geometry, is_float16, causal, mask_kind, p);
   const auto built = plan(handle, *attention.graph, engine);
+  char* room = static_cast<char*>(scratch);
   const int64_t logarithm_bytes = (p.outer * p.heads * p.rows * 4 + 255) / 256 * 256;
-  if (!built.first || built.second + logarithm_bytes > scratch_bytes) return kNotAvailable;
+  const int64_t mask_bytes = p.is_boolean ? (size_of(p.mask_dims) * 2 + 255) / 256 * 256 : 0;
+  if (!built.first || built.second + logarithm_bytes + mask_bytes > scratch_bytes) return kNotAvailable;
+  if (p.is_boolean) write_mask(room + logarithm_bytes, mask, p, mask_strides, stream);
   const float infinity = -INFINITY;
   std::vector<int64_t> ids = {kQ, kK, kV, kOut, kScale};
   std::vector<const void*> pointers = {q, k, v, out, &scale};
   if (p.masked) {
     ids.push_back(kMask);
-    pointers.push_back(mask);
+    pointers.push_back(p.is_boolean ? room + logarithm_bytes : mask);
   }
   if (p.causal) {
     ids.push_back(kInfinity);
@@ -242,5 +284,5 @@ extern "C" int launch_attention_library(void* out, const void* q, const void* k,
     ids.push_back(kLogarithm);
     pointers.push_back(scratch);
   }
-  return execute(handle, *built.first, ids, pointers, static_cast<char*>(scratch) + logarithm_bytes);
+  return execute(handle, *built.first, ids, pointers, room + logarithm_bytes + mask_bytes);
 }

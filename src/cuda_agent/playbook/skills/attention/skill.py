@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from importlib import resources
 
@@ -62,7 +63,7 @@ def _step(
     splits = 1
     scratch: list[Buffer] = []
     if call.is_half:
-        splits, size = _scratch(call, heads)
+        splits, size = _scratch(call, heads, operands.mask if mask_type == "bool" else None)
         scratch += [Buffer(state.fresh(f"{name}_scratch"), TensorMeta(shape=(size,), dtype="uint8", strides=(1,)))]
         arguments["void* scratch"] = f"{cpp_name(scratch[0].name)}.data_ptr()"
         arguments["long long scratch_bytes"] = f"{size}LL"
@@ -87,11 +88,17 @@ def _step(
     )
 
 
-def _scratch(call: Attention, heads: int) -> tuple[int, int]:
-    """Returns the most parts into which a row's keys are split, and the bytes that the kernel and the library need."""
+def _scratch(call: Attention, heads: int, boolean: StridedView | None) -> tuple[int, int]:
+    """Returns the most parts into which a row's keys are split, and the bytes that the kernel and the library need. The
+    library gets a boolean mask as one that is added."""
     room = heads * call.rows * (call.value + 2) * 4
     splits = max(1, min(_MOST_SPLITS, _SPLIT_BYTES // room))
-    return splits, max(splits * room if splits > 1 else 0, heads * call.rows * 4) + _LIBRARY_BYTES
+    own = splits * room if splits > 1 else 0
+    added = 0
+    if boolean is not None:
+        pairs = zip(boolean.shape[:-1], boolean.strides[:-1], strict=True)
+        added = 2 * call.keys * math.prod(size for size, step in pairs if step)
+    return splits, max(own, heads * call.rows * 4 + added) + _LIBRARY_BYTES
 
 
 def library_files() -> dict[str, str]:
