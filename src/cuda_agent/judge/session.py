@@ -12,7 +12,7 @@ from cuda_agent.judge.build.extension import Progress, silent
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.inspection.inspect import inspect
 from cuda_agent.judge.inspection.sanitizer import require_sanitizer, sanitized
-from cuda_agent.judge.profile.screening import prepare, screen
+from cuda_agent.judge.profile.screening import Screening
 from cuda_agent.judge.resources import Resources, one_at_a_time
 from cuda_agent.judge.sharing import DeviceUse
 from cuda_agent.workers.process import WorkerFault
@@ -43,7 +43,8 @@ class JudgeSession(Resources):
     def screen(
         self, candidate: Candidate, configs: list[dict[str, int]], *, clock: DeviceUse = nullcontext
     ) -> ScreenReport:
-        """Times several settings in one build, for information in a search. `clock` is entered for the timing."""
+        """Tries and times several settings in one build, for information in a search. `clock` is entered for the
+        timing."""
 
         def failed(reason: str, *, out_of_memory: bool = False) -> ScreenReport:
             return ScreenReport(
@@ -58,12 +59,14 @@ class JudgeSession(Resources):
             return failed(f"the build failed: {built.report.log[-500:]}")
         try:
             process = self.screening(candidate, built.library)
-            prepare(self, process)
-            with clock():
-                report = screen(self, process, configs)
-                if process.usable:
-                    process.rest()
-            return report
+            screening = Screening(self, process, configs)
+            screening.attempt()
+            if screening.hopeful and process.usable:
+                with clock():
+                    screening.time()
+                    if process.usable:
+                        process.rest()
+            return screening.report
         except WorkerFault as error:
             self.end_screenings()
             return failed(error.fault.reason, out_of_memory=error.fault.verdict is Verdict.OUT_OF_MEMORY)

@@ -51,7 +51,7 @@ class DeviceStep(NamedTuple):
 #: The answers are kept in float64 too, and a verified candidate has its own outputs.
 ADMISSION = DeviceStep("admission", 2, 6, 1, has_oracle=True)
 VERIFICATION = DeviceStep("verification", 3, 6, 1, has_oracle=True)
-BASELINES, LOADING = DeviceStep("baselines", 2, 2, 2), DeviceStep("loading", 3, 3, 3)
+BASELINES, LOADING = DeviceStep("baselines", 2, 2, 2), DeviceStep("loading", 3, 4, 3)
 #: A further verified call, whose kernels are recorded.
 OBSERVATION = DeviceStep("observation", 2, 6, 1, has_oracle=True)
 STEPS = (ADMISSION, VERIFICATION, BASELINES, LOADING, OBSERVATION)

@@ -31,9 +31,14 @@ def say_evaluation(evaluation: Evaluation) -> str:
 
 
 def say_screen(report: ScreenReport) -> str:
-    """Returns one line per setting, the fastest first and failures last."""
+    """Returns one line per setting, the fastest first, then one per reason of failures."""
     timed = sorted((time, index) for index, time in enumerate(report.latency_us) if time is not None)
-    return _said("screen", screen=report, timed=timed)
+    first = report.configs[0]
+    differing = ["the first", *({k: v for k, v in one.items() if first.get(k) != v} for one in report.configs[1:])]
+    failed: dict[str, list[Any]] = {}
+    for index, why in sorted(report.failures.items()):
+        failed.setdefault(why, []).append(differing[index])
+    return _said("screen", screen=report, timed=timed, differing=differing, failed=list(failed.items()))
 
 
 def _said(name: str, **values: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from cuda_agent.core.enums import Device
@@ -12,10 +14,12 @@ from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.workers.affinity import divided, near_gpu
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
-from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes
+from cuda_agent.workers.requests.timed import ScreenConfigs, TriedConfigs, TryConfigs
 
 #: sets of inputs on which settings take turns; each costs a draw.
 MOST_SLOTS = 2
+#: seconds after which no setting is tried any more.
+TRY_SECONDS = 60.0
 BASE_SECONDS, SECONDS_EACH = 10.0, 0.5
 #: the most share of a timing's budget.
 BUDGET_SHARE = 0.5
@@ -23,56 +27,91 @@ BUDGET_SHARE = 0.5
 L2_TIMES = 3
 
 
-def prepare(session: TimedTask, process: CandidateProcess) -> None:
-    """Draws weights for a loaded candidate, which holds no other device memory then. Raises WorkerFault, DeviceError,
-    TaskError."""
-    session.reference.draw_weights(session.secrets.seed())
-    process.load_weights()
-    process.release()
-    session.reference.release()
+class Screening:
+    """One screening of a loaded candidate, which holds no other device memory when it begins. Both steps raise
+    WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the reference
+    or eager fails."""
 
+    def __init__(self, session: TimedTask, process: CandidateProcess, configs: Sequence[dict[str, int]]) -> None:
+        self._session, self._process, self._configs = session, process, tuple(configs)
+        self._times: dict[int, float] = {}
+        self._failures: dict[int, str] = {}
+        self._out_of_memory = False
 
-def screen(session: TimedTask, process: CandidateProcess, configs: list[dict[str, int]]) -> ScreenReport:
-    """Returns the median µs of each setting of a prepared candidate, by its own worker's events.
+    @property
+    def hopeful(self) -> list[int]:
+        """The places of settings that haven't failed."""
+        return [place for place in range(len(self._configs)) if place not in self._failures]
 
-    Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
-    reference or eager fails.
-    """
-    options, reference, kept = session.options, session.reference, session.sharing.timed_cores
-    if options.device is Device.CPU:
-        # Our own compilers would be foreign load.
-        session.baselines.wait()
-    spec, device = reference.spec, options.device
-    l2_bytes, *memory = device_facts(device)
-    plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, *memory)
-    plan = replace(plan, slots=min(plan.slots, MOST_SLOTS), is_kept=True)
-    budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
-    request = ScreenConfigs(
-        program=CANDIDATE,
-        configs=tuple(configs),
-        budget_s=budget_s,
-        flush_bytes=L2_TIMES * l2_bytes,
-        core=min(divided(kept, near_gpu())[1], default=None) if kept else None,
-    )
-    rings = Rings(plan, spec, device)
-    try:
-        slots = range(plan.slots)
-        reference.draw_slots([session.secrets.seed() for _ in slots], [rings.masters.slot(index) for index in slots])
-        rings.add(process.worker)
-        rings.fill()
-        with gpu_lock(gpu_uuid(device) or "cpu"):
-            times = process.worker.request(request, timeout_s=budget_s + options.call_timeout_s)
-        if times.device_lost:
+    @property
+    def report(self) -> ScreenReport:
+        """The median µs of each setting, by the candidate's own worker's events."""
+        return ScreenReport(
+            configs=self._configs,
+            latency_us=tuple(self._times.get(place) for place in range(len(self._configs))),
+            failures=self._failures,
+            out_of_memory=self._out_of_memory,
+        )
+
+    def attempt(self) -> None:
+        """Draws weights and calls each setting once. No memory is held afterwards."""
+        session, process = self._session, self._process
+        session.reference.draw_weights(session.secrets.seed())
+        process.load_weights()
+        with self._rings(1):
+            request = TryConfigs(program=CANDIDATE, configs=self._configs, budget_s=TRY_SECONDS)
+            tried = process.worker.request(request, timeout_s=TRY_SECONDS + session.options.call_timeout_s)
+        self._take(tried, range(len(self._configs)))
+        if process.worker.alive:
+            process.release()
+        session.reference.release()
+
+    def time(self) -> None:
+        """Times the settings that the attempt has left."""
+        places, options, kept = self.hopeful, self._session.options, self._session.sharing.timed_cores
+        if options.device is Device.CPU:
+            # Our own compilers would be foreign load.
+            self._session.baselines.wait()
+        budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(places))
+        request = ScreenConfigs(
+            program=CANDIDATE,
+            configs=tuple(self._configs[place] for place in places),
+            budget_s=budget_s,
+            flush_bytes=L2_TIMES * device_facts(options.device)[0],
+            core=min(divided(kept, near_gpu())[1], default=None) if kept else None,
+        )
+        with self._rings(MOST_SLOTS), gpu_lock(gpu_uuid(options.device) or "cpu"):
+            times = self._process.worker.request(request, timeout_s=budget_s + options.call_timeout_s)
+        self._take(times, places)
+        claimed = times.latency_us if len(times.latency_us) == len(places) else (None,) * len(places)
+        self._times = {
+            place: time for place, time in zip(places, claimed, strict=True) if time is not None and time > 0
+        }
+        self._failures |= {place: "no time" for place in self.hopeful if place not in self._times}
+
+    def _take(self, found: TriedConfigs, places: Sequence[int]) -> None:
+        """Keeps the failures of the settings at these places."""
+        for index, place in enumerate(places):
+            if (reason := found.failures.get(str(index))) is not None:
+                self._failures[place] = reason[:500]
+        self._out_of_memory |= found.out_of_memory
+        if found.device_lost:
             # An error stays on its device.
-            process.worker.kill()
-        return _report(times, configs)
-    finally:
-        rings.close(reference)
+            self._process.worker.kill()
 
-
-def _report(times: ScreenTimes, configs: list[dict[str, int]]) -> ScreenReport:
-    """Returns the worker's report. A setting whose time isn't positive has none."""
-    claimed = times.latency_us if len(times.latency_us) == len(configs) else (None,) * len(configs)
-    good = tuple(time if time is not None and time > 0 else None for time in claimed)
-    said = {i: times.failures.get(str(i), "no time")[:500] for i, time in enumerate(good) if time is None}
-    return ScreenReport(configs=tuple(configs), latency_us=good, failures=said, out_of_memory=times.out_of_memory)
+    @contextmanager
+    def _rings(self, most_slots: int) -> Iterator[None]:
+        """Gives the candidate's worker sets of inputs for this block."""
+        reference, device = self._session.reference, self._session.options.device
+        spec = reference.spec
+        plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), *device_facts(device))
+        plan = replace(plan, slots=min(plan.slots, most_slots), is_kept=True)
+        rings = Rings(plan, spec, device)
+        try:
+            seeds = [self._session.secrets.seed() for _ in range(plan.slots)]
+            reference.draw_slots(seeds, [rings.masters.slot(index) for index in range(plan.slots)])
+            rings.add(self._process.worker)
+            rings.fill()
+            yield
+        finally:
+            rings.close(reference)

@@ -1,17 +1,19 @@
-"""Times many settings of one program inside one build, for information in a search; never a verdict.
+"""Tries and times many settings of one program inside one build, for information in a search; never a verdict.
 
-It works by successive halving. Every setting gets a call for its result and one or two for its time (a plainly slow one
-gets one). Then the faster half, or those that may still be the fastest where these are fewer, get more, and so on.
-Settings take turns in a random order, and only what was measured side by side is compared: a GPU that warms up slows by
-a tenth (H200, matrix products at its power limit), which would favour the first setting. A setting whose result differs
-from the first working one's by more than 1 % is out, so that a broken tunable never wins.
+Timing works by successive halving. Every setting gets one or two calls (a plainly slow one gets one). Then the faster
+half, or those that may still be the fastest where these are fewer, get more, and so on. Settings take turns in a random
+order, and only what was measured side by side is compared: a GPU that warms up slows by a tenth (H200, products at
+its power limit), which would favour the first setting. A setting whose result differs from the first working one's by
+more than 1 % is out, so that a broken tunable never wins.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from cuda_agent.core.intervals import median
 from cuda_agent.workers.buffers import pieces
 from cuda_agent.workers.inside.failures import is_out_of_memory
 from cuda_agent.workers.inside.runner import OutputError, Program, Runner, Slot, check_fit, output_tensors
-from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes
+from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes, TriedConfigs, TryConfigs
 
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
 MAX_DISTANCE = 1e-2
@@ -32,6 +34,37 @@ FINAL_SAMPLES = 15
 HOPELESS, BEHIND = 1.5, 1.2
 
 
+def attempt(
+    runner: Runner,
+    program: Program,
+    set_config: Callable[[Mapping[str, int]], None],
+    slot: Slot,
+    request: TryConfigs,
+) -> TriedConfigs:
+    """Calls each setting once and compares its result with the first working one's. First calls load kernels and choose
+    among a library's, which takes longer than all that is timed."""
+    end = time.monotonic() + request.budget_s
+    found = _Failures(runner)
+    reference: list[Any] | None = None
+    for index, config in enumerate(request.configs):
+        if index and time.monotonic() > end:
+            found.reasons[index] = "not tried: the screening budget ended"
+            continue
+        with found.of(index):
+            set_config(config)
+            result = _outputs(runner, program, slot)
+            if reference is None:
+                reference = [t.clone() for t in result]
+            elif (reason := difference(result, reference)) is not None:
+                found.reasons[index] = reason
+            del result
+        if found.device_lost:
+            untried = range(index + 1, len(request.configs))
+            found.reasons |= dict.fromkeys(untried, "not tried: an earlier setting broke the device")
+            break
+    return TriedConfigs(**found.facts)
+
+
 def screen(
     runner: Runner,
     program: Program,
@@ -41,47 +74,53 @@ def screen(
 ) -> ScreenTimes:
     """Times each setting over the slots and returns its median. Settings that the budget doesn't reach fail."""
     configs, end = request.configs, time.monotonic() + request.budget_s
-    failures: dict[int, str] = {}
-    lost = short = False
+    found = _Failures(runner)
     samples: dict[int, list[float]] = {}
-    reference: list[Any] | None = None
 
     def timed(index: int, turn: int) -> float:
         set_config(configs[index])
         return runner.time_once(program, slots[turn % len(slots)], flush_bytes=request.flush_bytes)
 
-    for index, config in enumerate(configs):
+    for index in range(len(configs)):
         if index and time.monotonic() > end:
-            failures[index] = "not tried: the screening budget ended"
+            found.reasons[index] = "not timed: the screening budget ended"
             continue
-        try:
-            set_config(config)
-            result = _outputs(runner, program, slots[0])
-            reason = None if reference is None else difference(result, reference)
-            if reason is None:
-                reference = [t.clone() for t in result] if reference is None else reference
-                del result
-                samples[index] = values = [timed(index, 0)]
-                if values[0] < HOPELESS * min(map(min, samples.values())):
-                    values.append(timed(index, 1))
-            else:
-                failures[index] = reason
-        except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
-            failures[index] = f"{type(error).__name__}: {error}"[:500]
-            short |= is_out_of_memory(error)
-            if not _is_device_alive(runner):
-                lost = True
-                for rest in range(index + 1, len(configs)):
-                    failures[rest] = "not tried: an earlier setting broke the device"
-                break
-    if not lost:
+        with found.of(index):
+            values = [timed(index, 0)]
+            if values[0] < HOPELESS * min(map(min, samples.values()), default=math.inf):
+                values.append(timed(index, 1))
+            samples[index] = values
+        if found.device_lost:
+            break
+    if not found.device_lost:
         samples = _halve(samples, timed, end)
-    return ScreenTimes(
-        latency_us=tuple(median(samples[index]) if index in samples else None for index in range(len(configs))),
-        failures={str(index): reason for index, reason in failures.items()},
-        device_lost=lost,
-        out_of_memory=short,
-    )
+    times = (median(samples[index]) if index in samples else None for index in range(len(configs)))
+    return ScreenTimes(latency_us=tuple(times), **found.facts)
+
+
+class _Failures:
+    """Why settings can't be timed, by their places."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.reasons: dict[int, str] = {}
+        self.device_lost = self.out_of_memory = False
+
+    @contextmanager
+    def of(self, index: int) -> Iterator[None]:
+        """Records what a setting raises in this block."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
+            self.reasons[index] = f"{type(error).__name__}: {error}"[:500]
+            self.out_of_memory |= is_out_of_memory(error)
+            self.device_lost |= not _is_device_alive(self._runner)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Returns the fields of an answer."""
+        reasons = {str(index): reason for index, reason in self.reasons.items()}
+        return {"failures": reasons, "device_lost": self.device_lost, "out_of_memory": self.out_of_memory}
 
 
 def _halve(first: Mapping[int, list[float]], timed: Callable[[int, int], float], end: float) -> dict[int, list[float]]:

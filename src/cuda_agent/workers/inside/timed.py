@@ -12,7 +12,7 @@ from typing import Any
 from cuda_agent.workers.inside.dispatch import recorded
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Outputs, Program, Runner, Slot, laid_out, lies_otherwise, null_program
-from cuda_agent.workers.inside.screen import screen
+from cuda_agent.workers.inside.screen import attempt, screen
 from cuda_agent.workers.inside.task.pytree import unflatten
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import seed_torch
@@ -52,7 +52,7 @@ class TimedPrograms:
             self.make_ring, self.drop_ring, self.warm_up, self.get_ready, self.run_burst, self.deliver,
             self.record_burst, self.release, self.time_queue, self.measure_extras,
         )  # fmt: skip
-        return always if self._set_config is None else {**always, **operations_of(self.screen)}
+        return always if self._set_config is None else {**always, **operations_of(self.attempt, self.screen)}
 
     @cached_property
     def runner(self) -> Runner:
@@ -135,6 +135,10 @@ class TimedPrograms:
         peak = self.runner.peak_memory(program, self._slots[0])
         busy = self.runner.busy(program, self._slots) if request.busy else None
         return requests.ExtraFigures(busy_us=busy, peak_memory_bytes=peak)
+
+    def attempt(self, request: requests.TryConfigs) -> requests.TriedConfigs:
+        assert self._set_config is not None
+        return attempt(self.runner, self._program(request.program), self._set_config, self._slots[0], request)
 
     def screen(self, request: requests.ScreenConfigs) -> requests.ScreenTimes:
         assert self._set_config is not None

@@ -107,18 +107,31 @@ class MeasureExtras(WorkerRequest[ExtraFigures]):
     busy: bool
 
 
-class ScreenTimes(WorkerAnswer):
-    """`latency_us[i]` belongs to the i-th setting, None where it failed as `failures` says. `device_lost`: an error
-    stays on the device. `out_of_memory`: a setting found too little of its memory."""
+class TriedConfigs(WorkerAnswer):
+    """`failures`: place of a setting that can't be timed -> why. `device_lost`: an error stays on the device.
+    `out_of_memory`: a setting found too little of its memory."""
 
-    latency_us: Many[Microseconds | None]
     failures: dict[str, str]
-    device_lost: bool
+    device_lost: bool = False
     out_of_memory: bool = False
 
 
+class TryConfigs(WorkerRequest[TriedConfigs]):
+    """Calls one candidate with each setting, and compares the results. Begins no setting after `budget_s` seconds."""
+
+    program: str
+    configs: tuple[dict[str, int], ...]
+    budget_s: float
+
+
+class ScreenTimes(TriedConfigs):
+    """`latency_us[i]` belongs to the i-th setting, None where it failed as `failures` says."""
+
+    latency_us: Many[Microseconds | None]
+
+
 class ScreenConfigs(WorkerRequest[ScreenTimes]):
-    """Times many settings of one candidate within `budget_s` seconds."""
+    """Times settings of one candidate, which were tried before, within `budget_s` seconds."""
 
     program: str
     configs: tuple[dict[str, int], ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -12,8 +12,8 @@ import torch
 from cuda_agent.workers.inside import screen as screen_module
 from cuda_agent.workers.inside.cupti import Span, busy_ns
 from cuda_agent.workers.inside.runner import OutputError, Runner, laid_out, lies_otherwise, null_program
-from cuda_agent.workers.inside.screen import difference, screen
-from cuda_agent.workers.requests.timed import ScreenConfigs
+from cuda_agent.workers.inside.screen import attempt, difference, screen
+from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes, TriedConfigs, TryConfigs
 
 
 def slots(count: int = 3) -> list[list[torch.Tensor]]:
@@ -118,23 +118,37 @@ class Tunable:
         return x + (1.1 if self.mode == 2 else 1.0)
 
 
-def asked(configs: list[dict[str, int]], budget_s: float) -> ScreenConfigs:
-    return ScreenConfigs(program="candidate", configs=tuple(configs), budget_s=budget_s, flush_bytes=0)
+def tried(tunable: Tunable, modes: Sequence[int], budget_s: float = 5.0) -> TriedConfigs:
+    request = TryConfigs(program="candidate", configs=tuple({"mode": mode} for mode in modes), budget_s=budget_s)
+    return attempt(Runner("cpu"), tunable, tunable.set_config, slots()[0], request)
 
 
-def test_screen_ranks_and_refuses_broken_settings() -> None:
-    tunable = Tunable()
-    configs = [{"mode": m} for m in (0, 1, 2, 3, 4)]
-    found = screen(Runner("cpu"), tunable, tunable.set_config, slots(), asked(configs, 5))
+def screened(tunable: Tunable, modes: Sequence[int], budget_s: float = 5.0) -> ScreenTimes:
+    configs = tuple({"mode": mode} for mode in modes)
+    request = ScreenConfigs(program="candidate", configs=configs, budget_s=budget_s, flush_bytes=0)
+    return screen(Runner("cpu"), tunable, tunable.set_config, slots(), request)
+
+
+def test_an_attempt_refuses_broken_settings() -> None:
+    found = tried(Tunable(), (0, 1, 2, 3, 4))
     assert set(found.failures) == {"2", "3"} and not found.device_lost
     assert "differs" in found.failures["2"] and "no such variant" in found.failures["3"]
-    slow, fast, _, _, middle = found.latency_us
-    assert fast is not None and middle is not None and slow is not None and fast < middle < slow
+
+
+def test_an_attempt_begins_no_setting_after_its_budget() -> None:
+    found = tried(Tunable(), [0] * 50, 0.1)
+    assert "0" not in found.failures and "budget" in found.failures["49"]
+
+
+def test_screen_ranks_settings() -> None:
+    found = screened(Tunable(), (0, 1, 3, 4))
+    assert set(found.failures) == {"2"}
+    slow, fast, broken, middle = found.latency_us
+    assert fast is not None and middle is not None and slow is not None and fast < middle < slow and broken is None
 
 
 def test_screen_stops_with_its_budget() -> None:
-    tunable = Tunable()
-    found = screen(Runner("cpu"), tunable, tunable.set_config, slots(), asked([{"mode": 0}] * 50, 0.1))
+    found = screened(Tunable(), [0] * 50, 0.1)
     assert found.latency_us[0] is not None and "budget" in found.failures["49"]
 
 
