@@ -58,20 +58,25 @@ class State(PlanState):
     def require(self, names: Sequence[str]) -> None:
         """Puts these values into memory with as few kernels as possible. Raises Conflict when one can't be computed,
         NotCovered when one is empty."""
+        pending = self._pending(names)
+        while pending:
+            self._kernel_for(pending)
+            pending = [name for name in pending if name not in self.resident]
+
+    def _pending(self, names: Sequence[str]) -> list[str]:
+        """Returns the values among these that aren't in memory, in the graph's order. Raises NotCovered when one is
+        empty."""
         order = {name: at for at, name in enumerate(self.builder.values)}
         wanted = {self.builder.resolve(name) for name in names if not self.in_memory(name)}
-        pending = sorted(wanted, key=lambda name: order[name])
+        pending = sorted(wanted - set(self.resident), key=lambda name: order[name])
         empty = [name for name in pending if not ir.numel(self.builder.values[name].shape)]
         if empty:
             raise NotCovered(f"{empty[0]!r} is empty: there is nothing to compute", "Remove it from the module")
-        while pending:
-            pending = [name for name in pending if name not in self.resident]
-            if pending:
-                self._kernel_for(pending)
+        return pending
 
     def _kernel_for(self, pending: list[str]) -> None:
-        """Makes a kernel for the last pending value and all others that fit into it, or first one for a value that it
-        needs in memory."""
+        """Makes one kernel: for the last pending value and all others that fit into it, or for a value that it needs in
+        memory. What the value in memory leaves of the others is seen afresh."""
         last = max(pending, key=lambda name: (self._has_reduction(name), pending.index(name)))
         if self.options.written_out:
             for name in self._below(last):
@@ -89,7 +94,7 @@ class State(PlanState):
             if cut == last or self.in_memory(cut):
                 raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
             cut = self._before_broadcast(cut, last)
-            self.require([cut, *self._siblings(cut)])
+            self._kernel_for(self._pending([cut, *self._siblings(cut)]))
             return
         costly = recomputed_by_rows(group)
         if costly is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
@@ -236,6 +237,23 @@ def test_operands_in_the_same_order_are_not() -> None:
 def test_the_residual_sum_leaves_with_the_norm() -> None:
     (step,) = steps_of(residual_norm, REDUCTIONS["residual_rms_norm"][1])
     assert len(step.outputs) == 2
+
+
+def normed_windows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.conv2d(x, weight, groups=24).permute(0, 2, 3, 1), (24,))
+
+
+def test_a_norm_behind_windows_is_one_kernel() -> None:
+    steps = steps_of(normed_windows, [torch.randn(2, 24, 18, 18), torch.randn(24, 1, 3, 3)])
+    assert [step.skill for step in steps] == ["stencil", "colreduce"]
+
+
+def test_results_along_the_reduced_axis_are_written_through_tiles() -> None:
+    def is_tiled(name: str) -> bool:
+        (step,) = steps_of(*REDUCTIONS[name])
+        return any("turned0[across]" in text for text in step.files.values())
+
+    assert is_tiled("turned") and is_tiled("turned_too") and not is_tiled("softmax_channels")
 
 
 def test_several_sweeps_share_one_kernel() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, render
-from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.codegen import C_TYPES, render, storage_type
+from cuda_agent.playbook.kernel import Kernel, Store
+from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import online, passes
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
 from cuda_agent.playbook.skills.shared.launchers import scratch_pointers
@@ -19,6 +20,11 @@ _UNROLL = 4
 #: blocks that keep the memory of an H200 (132 processors) busy.
 _BLOCKS_WANTED = 132 * 4
 _MOST_SPLITS = 64
+#: shared memory that a block has without asking for more.
+_SHARED_BYTES = 48 << 10
+#: of results that lie along the reduced axis: elements behind a row of a tile, and the size of the axis below which the
+#: caches do as well.
+_PADDING, _SMALLEST = 2, 16
 #: steps of a thread, of _UNROLL elements each, whose sum is added to the rest at once: the error of adding N numbers
 #: one by one grows with N, that of sums of n with √(N · n + N² / n).
 _STEPS = 16
@@ -57,11 +63,36 @@ class _Columns(Lanes):
         only_sums = all(self.work.nodes[at].name == "sum" and self.work.nodes[at].type == "f32" for at in reduces)
         return only_sums and ir.numel(self.work.cols) >= _LONG
 
-    def outputs(self) -> dict[str, Any]:
+    def outputs(self, tile_bytes: int) -> dict[str, Any]:
+        """Returns the texts of the last phase. `tile_bytes`: for each element of a block's tiles."""
         self._after(len(self.sweeps))
         row_lines = self.printer.stored(self.work.row_stores, Device.CUDA)
         self._after(len(self.sweeps))
-        return {"row_stores": row_lines, **self.results(self.work.full_stores)}
+        roots = [store.node for store in self.work.full_stores]
+        declarations, loads = self.early(self.printer.needed(roots))
+        body = self.printer.statements(roots)
+        turned = [store for store in self.work.full_stores if self._is_turned(store)]
+        if sum(ir.ITEM_BYTES[store.dtype] for store in turned) > tile_bytes:
+            turned = []
+        slots, written = self.write([store for store in self.work.full_stores if store not in turned], body)
+        tiles = [self._turn(number, store, body) for number, store in enumerate(turned)]
+        early = {"declarations": declarations, "loads": loads}
+        return {"row_stores": row_lines, **early, "body": body, "slots": slots, "stores": written, "turned": tiles}
+
+    def _is_turned(self, store: Store) -> bool:
+        """Returns whether a result lies along the reduced axis in memory."""
+        axis = self.work.col_axes[-1]
+        return (
+            store.coord.coef((axis, 0)) == 1
+            and store.coord.coef((self.along, 0)) > 1
+            and self.work.axes()[axis] >= _SMALLEST
+        )
+
+    def _turn(self, number: int, store: Store, body: list[str]) -> dict[str, str]:
+        """Adds the statement that puts a lane's result into a tile to `body`. Returns the tile."""
+        name, type_ = f"turned{number}", storage_type(store.dtype, Device.CUDA)
+        body.append(f"{name}[tx * WIDTH + j][u * TY + ty] = narrow<{type_}>({self.printer.known[store.node]});")
+        return {"name": name, "type": type_, "target": f"{cpp_name(store.name)}[{self.scalar.address(store.coord)}]"}
 
 
 def _one_value(lines: Sequence[str]) -> list[str]:
@@ -103,5 +134,8 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
     shared, scratch = scratch_pointers(work, name, sweeps, ir.numel(work.rows) * most if most > 1 else 0)
     values = {"width": width, "unroll": _UNROLL, "steps": _STEPS, "sweeps": sweeps, "configs": choices}
-    text = render("colreduce/cols.cu.j2", {**shared, **values, "last": printer.outputs()})
+    states = sum(sweep["state"].bytes for sweep in sweeps) * max(tx * ty for tx, ty, _ in choices)
+    most_tile = max(tx * width * (ty * _UNROLL + _PADDING) for tx, ty, _ in choices)
+    last = printer.outputs((_SHARED_BYTES - states) // most_tile)
+    text = render("colreduce/cols.cu.j2", {**shared, **values, "padding": _PADDING, "last": last})
     return text, len(choices), max(scratch, 256)
