@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cuda_agent.agent.winners import Winners
 from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import StoreError
@@ -48,6 +49,7 @@ class Brief:
     notice: Callable[[str], None] = lambda text: None
     llm: LanguageModelOptions | None = None
     key: Key | None = None
+    winners: Winners | None = None
 
 
 #: `optimize` accepts it in place of a name.

@@ -24,6 +24,7 @@ from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import passed_times, read_transcript
 from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import Toolbox
+from cuda_agent.agent.winners import Winners
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError
@@ -213,7 +214,7 @@ class AgentRun:
         return seed
 
     def _brief(self, tools: Toolbox, session: Session) -> Brief:
-        judge = self.options.judge
+        judge, winners = self.options.judge, self.options.winners
         return Brief(
             task=self.task,
             device=judge.device,
@@ -226,6 +227,7 @@ class AgentRun:
             notice=lambda text: self.progress("model", text),
             llm=self.options.llm,
             key=self.key,
+            winners=Winners(winners, self.manifest.stack) if winners is not None else None,
         )
 
     def _workspace(self) -> Workspace:

@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -215,4 +216,8 @@ class OptimizeOptions(Configuration):
         default=1, ge=1, le=64
     )
     seed_with: Annotated[Literal["playbook"] | None, Flag("Start from the best candidate of this policy.")] = None
+    winners: Annotated[
+        Path | None,
+        Flag("Database of the playbook's fastest plans: a search begins with one and adds its own.", metavar="FILE"),
+    ] = None
     llm: LanguageModelOptions | None = Field(default=None, description="A language model (--policy llm)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,10 +12,13 @@ import pytest
 
 from cuda_agent.agent.policies.playbook import PlaybookPolicy, _fastest, _Moves
 from cuda_agent.agent.policy import Brief
+from cuda_agent.agent.winners import Winner, Winners
 from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.core.records import PolicyMove, Task, ToolResult, Turn
+from cuda_agent.core.stack import Stack
 from cuda_agent.playbook import Proposal, proposals
 
 META = TensorMeta(shape=(64, 64), dtype="float32", strides=(64, 1))
@@ -308,3 +312,42 @@ def test_a_run_that_another_version_began_goes_on_from_nothing() -> None:
     assert move.calls[0].arguments["outcome"] == "finished"
     mine = [turn.message.split(":")[0] for turn in play.history[len(old.history) :]]
     assert mine[:3] == ["Clearing another version's plan.", "Reading the reference.", "Plan"]
+
+
+PASSES = {"Profile": (True, {"latency_us": 3.0, "verdict": "passed"})}
+STACK = Stack(python="3.11", cpu="a processor", cpu_cores=2, cuda_agent="1")
+
+
+def test_a_search_begins_with_the_winner_of_an_earlier_one(tmp_path: Path) -> None:
+    winners = Winners(tmp_path / "winners.sqlite", STACK)
+    known = dataclasses.replace(brief(), device=Device.CUDA, winners=winners)
+    first = Play(PlaybookPolicy(known))
+    first.until("Finish", PASSES)
+    assert any(turn.calls[0].arguments.get("configs") for turn in first.history)
+    second = Play(PlaybookPolicy(known))
+    second.until("Finish", PASSES)
+    assert [turn.calls[0].tool for turn in second.history if turn.calls[0].tool not in ("Read", "Write")] == [
+        "Compile", "Edit", "Profile",
+    ]  # fmt: skip
+    elsewhere = Winners(tmp_path / "winners.sqlite", STACK.model_copy(update={"cpu": "another"}))
+    assert elsewhere.find(proposals(graph(), Device.CUDA, Precision.TF32)) is None
+
+
+def test_a_winner_that_no_longer_passes_is_replaced(tmp_path: Path) -> None:
+    plans = proposals(graph(), Device.CUDA, Precision.TF32)
+    winners = Winners(tmp_path / "winners.sqlite", STACK)
+    winners.keep(plans, Winner(plans[0], dict.fromkeys(plans[0].tunables, 1), 0.1))
+    play = Play(PlaybookPolicy(dataclasses.replace(brief(), device=Device.CUDA, winners=winners)))
+    play.until("Profile", {})
+    for _ in range(2):
+        play.until("Profile", {})
+        play.answer(play.policy.next(play.history), {"Profile": (False, {"verdict": "incorrect"})})
+    play.until("Finish", PASSES)
+    found = winners.find(plans)
+    assert found is not None and found.latency_us == 3.0
+
+
+def test_a_damaged_database_of_winners_is_named(tmp_path: Path) -> None:
+    (tmp_path / "winners.sqlite").write_text("no database at all, but long enough to be read as one" * 20)
+    with pytest.raises(StoreError, match=r"winners\.sqlite can't be used"):
+        Winners(tmp_path / "winners.sqlite", STACK).find(proposals(graph(), Device.CUDA, Precision.TF32))

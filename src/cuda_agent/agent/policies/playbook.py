@@ -6,11 +6,12 @@ import itertools
 import math
 import shlex
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.tools.judged import MAX_CONFIGS
+from cuda_agent.agent.winners import Winner
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.graph import Graph
@@ -76,6 +77,7 @@ class _Tried:
     held: Proposal
     said: str
     chosen: Proposal | None = None
+    config: Mapping[str, int] = field(default_factory=dict)
     latency_us: float = 0.0
     wrong: bool = False
 
@@ -102,7 +104,7 @@ class _Moves:
         except TaskError as error:
             yield self._finish(f"there is no graph of the reference: {error}", "not_covered")
             return
-        tried = yield from self._try(plans)
+        tried = yield from self._search(plans)
         if tried.chosen is None and tried.wrong:
             precise = self._more_precise(graph, plans)
             if precise:
@@ -113,6 +115,24 @@ class _Moves:
         else:
             plan = tried.chosen.plan
             yield self._finish(f"{plan.summary}; {tried.latency_us:,.1f} us", "finished", plan)
+
+    def _search(self, plans: Sequence[Proposal]) -> Generator[PolicyMove, Results, _Tried]:
+        """Profiles the winner of an earlier search, and searches if there is none or it doesn't pass now. Keeps what
+        passed."""
+        known = self._brief.winners
+        winner = known.find(plans) if known is not None else None
+        held: Proposal | None = None
+        if winner is not None:
+            held = winner.plan
+            compiled = yield from self._build(held)
+            if compiled.ok:
+                result, config = yield from self._profile(_Tuned(held, winner.config, winner.latency_us))
+                if result.ok:
+                    return _Tried(held, "", held, config, result.data.get("latency_us", 0.0))
+        tried = yield from self._try(plans, before=held)
+        if known is not None and tried.chosen is not None:
+            known.keep(plans, Winner(tried.chosen, dict(tried.config), tried.latency_us))
+        return tried
 
     def _more_precise(self, graph: Graph, plans: Sequence[Proposal]) -> list[Proposal]:
         """Returns the plans without TF32 or 16-bit operands that differ from `plans`."""
@@ -136,9 +156,9 @@ class _Moves:
             if chosen.proposal is not held:
                 yield from self._build(chosen.proposal, before=held)
                 held = chosen.proposal
-            result = yield from self._profile(chosen)
+            result, config = yield from self._profile(chosen)
             if result.ok:
-                return _Tried(held, "", held, result.data.get("latency_us", 0.0))
+                return _Tried(held, "", held, config, result.data.get("latency_us", 0.0))
             wrong = wrong or result.data.get("verdict") == Verdict.INCORRECT.value
         return _Tried(held, result.first_line, wrong=wrong)
 
@@ -202,9 +222,9 @@ class _Moves:
         times = [*result.data.get("latency_us", []), *[None] * len(settings)]
         return list(zip(settings, times, strict=False))
 
-    def _profile(self, chosen: _Tuned) -> Generator[PolicyMove, Results, ToolResult]:
+    def _profile(self, chosen: _Tuned) -> Generator[PolicyMove, Results, tuple[ToolResult, dict[str, int]]]:
         """Profiles the chosen setting fully, and the default if that fails. Screening times a setting, but compares its
-        answers only with those of other settings."""
+        answers only with those of other settings. Returns the last answer and its setting."""
         proposal, config = chosen.proposal, chosen.config
         default = dict.fromkeys(config, 0)
         current = default
@@ -216,7 +236,7 @@ class _Moves:
             (result,) = yield self._move("Full judged profile.", self._call("Profile", precise=True))
             if result.ok:
                 break
-        return result
+        return result, current
 
     def _finish(self, message: str, outcome: str, plan: KernelPlan | None = None) -> PolicyMove:
         return PolicyMove(calls=(self._call("Finish", message=message, outcome=outcome),), plan=plan)
