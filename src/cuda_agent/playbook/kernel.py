@@ -23,6 +23,7 @@ _LONG_ROW = 1024
 _BEYOND_CACHE = 1 << 22
 #: the largest stride, in elements, at which reads of neighbouring threads still share most of each cache line.
 _NEAR = 8
+_WARP = 32
 
 
 @dataclass(frozen=True)
@@ -306,12 +307,26 @@ def _moved(coord: Coord, mapping: Mapping[Dim, tuple[Dim, int]], numbers: Mappin
     return Coord(terms, coord.const, dynamic)
 
 
+def strided_bytes(work: Kernel) -> int:
+    """Returns the bytes of reads and results that neighbouring threads meet at a stride, along the better of the
+    innermost axes."""
+    sizes, innermost = work.axes(), {len(work.rows) - 1, len(work.rows) + len(work.cols) - 1} - {-1}
+    places = [(e.coord, e.dtype) for e in work.nodes if e.op == "load" and not e.coord.dynamic]
+    places += [(store.coord, store.dtype) for store in work.stores]
+
+    def along(axis: int) -> int:
+        met = [place for place in places if abs(place[0].coef((axis, 0))) > 1]
+        return sum(ir.ITEM_BYTES[dtype] * ir.numel([sizes[k] for (k, _), _ in coord.terms]) for coord, dtype in met)
+
+    return min(map(along, innermost), default=0)
+
+
 def reads_along_columns(work: Kernel) -> bool:
     """Returns whether most bytes are read along the innermost column axis with small strides, forwards or
     backwards."""
     if not work.cols:
         return True
-    last, rows = len(work.rows) + len(work.cols) - 1, len(work.rows)
+    sizes, rows = work.axes(), len(work.rows)
     # A sliding window is as contiguous along its elements as along the results.
     longer_rows = rows > 0 and work.rows[-1] > work.cols[-1]
     along_cols = along_rows = 0
@@ -319,9 +334,23 @@ def reads_along_columns(work: Kernel) -> bool:
         if expr.op == "load":
             coefs = work.coefs(expr.coord)
             # A read at a dynamic index fetches another element for each point.
-            moves = [s for s, c in zip(work.axes(), coefs, strict=True) if c or expr.coord.dynamic]
+            moves = [s for s, c in zip(sizes, coefs, strict=True) if c or expr.coord.dynamic]
             weight = ir.ITEM_BYTES[expr.dtype] * ir.numel(moves)
-            col, row = abs(coefs[last]) or math.inf, (abs(coefs[rows - 1]) if rows > 0 else 0) or math.inf
+            col = abs(coefs[-1]) or math.inf
+            row = _step(coefs[:rows], sizes[:rows])
             along_cols += weight * (col <= min(row, _NEAR) and not (col == row and longer_rows))
             along_rows += weight * (row <= min(col, _NEAR) and not (col == row and not longer_rows))
     return along_cols >= along_rows
+
+
+def _step(coefs: Sequence[int], sizes: Sequence[int]) -> float:
+    """Returns the stride at which the threads of a warp, which lie along the innermost of these axes, meet an operand.
+    An axis that it lacks, such as the copies of an upsampled element, gives them the same element."""
+    threads = 1
+    for coef, size in zip(reversed(coefs), reversed(sizes), strict=True):
+        if coef:
+            return abs(coef)
+        threads *= size
+        if threads >= _WARP:
+            break
+    return math.inf

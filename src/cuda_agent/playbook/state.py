@@ -101,13 +101,17 @@ class State(PlanState):
             self.require([costly])
             return
         group = self._widen(group, last, pending)
+        self._emit(*self._finished(group))
+
+    def _finished(self, group: kernel.Group) -> tuple[kernel.Kernel, dict[str, tuple[int, ...]]]:
+        """Returns the group's kernel and the layouts of its results."""
         strides = {}
         for store in group.stores:
             value = self.builder.values[store.name]
             meta = self._metas.get(store.name)
             wanted = meta.strides if meta is not None and meta.shape == value.shape else None
             strides[store.name] = kernel.layout(value, wanted)
-        self._emit(kernel.finish(group, strides), strides)
+        return kernel.finish(group, strides), strides
 
     def _has_reduction(self, name: str) -> bool:
         return any(isinstance(self.builder.values[at], ir.Reduce | ir.Scan) for at in self._below(name))
@@ -140,6 +144,10 @@ class State(PlanState):
                 unroll = not self._has_reduction(last)
                 wider = kernel.inline(last, self.builder.values, self.resident, others, unroll=unroll)
             except Conflict:
+                continue
+            # A common frame may fit neither of them.
+            apart, strided = (group, alone), kernel.strided_bytes
+            if strided(self._finished(wider)[0]) > sum(strided(self._finished(one)[0]) for one in apart):
                 continue
             extra.append(name)
             group = wider

@@ -248,6 +248,31 @@ def test_a_norm_behind_windows_is_one_kernel() -> None:
     assert [step.skill for step in steps] == ["stencil", "colreduce"]
 
 
+def turned_halves(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Attention scores of normed and rotated heads, of which the keys have fewer."""
+    q, k = (F.rms_norm(x.view(2, 128, -1, 64), (64,)).transpose(1, 2) for x in (q, k))
+    q, k = (x * cos + turned_halves(x) * sin for x in (q, k))
+    return q @ k.repeat_interleave(2, 1).transpose(2, 3)
+
+
+def test_values_whose_elements_lie_otherwise_have_kernels_of_their_own() -> None:
+    inputs = [torch.randn(2, 128, 512), torch.randn(2, 128, 256), torch.randn(128, 64), torch.randn(128, 64)]
+    steps = [step for step in steps_of(rotated, inputs) if step.skill in ("rowreduce", "pointwise")]
+    assert all(len(step.outputs) == 1 for step in steps)
+
+
+def test_copies_of_an_element_leave_its_neighbours_contiguous() -> None:
+    def upsampled(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=2.0).amax(1)
+
+    assert [step.skill for step in steps_of(upsampled, [torch.randn(2, 64, 48, 48)])] == ["colreduce"]
+
+
 def test_results_along_the_reduced_axis_are_written_through_tiles() -> None:
     def is_tiled(name: str) -> bool:
         (step,) = steps_of(*REDUCTIONS[name])
