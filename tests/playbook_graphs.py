@@ -152,7 +152,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "unsqueeze": lambda x, d: x.unsqueeze(d),
     "select": lambda x, d: x.select(d, x.shape[d] // 2),
     "half": lambda x, d: x.narrow(d, 0, (x.shape[d] + 1) // 2),
-    "every second": lambda x, d: x[(slice(None),) * (d % x.dim()) + (slice(None, None, 2),)],
+    "every second": lambda x, d: x[(slice(None),) * (d % max(1, x.dim())) + (slice(None, None, 2),)],
     "repeat": lambda x, d: x.repeat_interleave(2, d) if x.shape[d] == 1 else torch.cat([x, x], d),
     "roll": lambda x, d: x.roll(2, d),
     "pad": lambda x, d: F.pad(_number(x), (1, 2)),
