@@ -236,7 +236,7 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "turned_bf16": (lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (72,)), [_r(2, 72, 20, 16, dtype=BF16)]),
     "turned_odd": (lambda x: x.softmax(1).transpose(1, 2).contiguous(), [_r(3, 37, 13)]),
     "turned_too": (lambda x: ((y := x.softmax(1)), (2 * y).transpose(1, 2).contiguous()), [_r(2, 64, 132)]),
-    "turned_f64": (lambda x: x.softmax(1).transpose(1, 2).contiguous(), [_r(2, 70, 264).double()]),
+    "turned_f64": (lambda x: (x - x.amax(1, True)).transpose(1, 2).contiguous(), [_r(2, 70, 264).double()]),
     "counted": (counted, [_r(11, 24), _r(300)]),
     "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
     "searched": (

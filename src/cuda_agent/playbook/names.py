@@ -11,7 +11,7 @@ _TAKEN = word_lists(__file__)["TAKEN"]
 #: the templates' numbered names, and the launchers' parameters, functions and settings.
 _LIKE_OURS = re.compile(
     r"(a|all|b|base|bf|carry|count|dim|e|early|extent|f|first|h|i|keep|kept|m|mean|n|o|p|part|parts|q|r|row|s|state"
-    r"|t|tile|top|v|w|x|y|E|T|State|TILES)\d+(_\w+)?"
+    r"|t|tile|top|turned|v|w|x|y|E|T|State|TILES)\d+(_\w+)?"
     r"|\w+_p|(f|config|launch|register)_\w+|U?INT\d+_(MIN|MAX)|__\w+|_[A-Z]\w*|_mm_\w+"
 )
 
