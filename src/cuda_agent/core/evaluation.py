@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import AliasChoices, Field, model_validator
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from cuda_agent.core.config import Regression, TimingStop
 from cuda_agent.core.enums import Device, OracleWay, Phase, Precision, SandboxLevel, Signal, Verdict
@@ -46,6 +48,19 @@ class BuildReport(Record):
         return self
 
 
+class OutputErrors(Record):
+    """The errors of one output in a trial."""
+
+    candidate_error: float = 0.0
+    """L2 error of the candidate, relative to the oracle's norm."""
+    eager_error: float = 0.0
+    """The same error of eager."""
+    max_abs_error: float = 0.0
+    """Largest difference from eager."""
+    apart: float = 0.0
+    """Share of values beyond the published tolerance; of integers, that differ from eager's, at least one."""
+
+
 class TrialReport(Record):
     """One verification trial against the reference and the oracle."""
 
@@ -56,24 +71,29 @@ class TrialReport(Record):
     passed: bool
     """Whether the outputs are right."""
     max_abs_error: float | None = None
-    """Largest absolute difference from the oracle."""
+    """Largest difference from eager."""
     max_rel_error: float | None = None
-    """Largest relative difference from the oracle."""
+    """The same, relative."""
     candidate_error: float | None = None
-    """L2 error of the candidate, relative to the oracle's norm."""
+    """That of the output nearest its budget."""
     eager_error: float | None = None
-    """The same error of eager."""
+    """The same of eager."""
     budget: float | None = None
     """The largest allowed `candidate_error`."""
     loose: bool = False
     """Eager's error lifts `budget` far above the type's rounding."""
     over_budget: bool = False
     """The only fault is an error above the budget, within the published tolerance."""
-    apart: tuple[float, ...] = Field(default=(), validation_alias=AliasChoices("apart", "ties"))
-    """For each output, the share of its values that are beyond the published tolerance; of integers, that differ from
-    eager's, at least one counted."""
+    outputs: tuple[OutputErrors, ...] = ()
+    """Each output's errors."""
     reason: str = ""
     """Why it failed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_shares(cls, data: Any) -> Any:
+        """Reads reports from before `outputs`."""
+        return {name: value for name, value in data.items() if name not in ("apart", "ties")}
 
 
 class VerifyReport(Record):

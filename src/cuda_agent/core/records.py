@@ -13,6 +13,7 @@ from cuda_agent.core.evaluation import (
     Evaluation,
     KernelReport,
     KernelTime,
+    OutputErrors,
     ProfileReport,
     Ratio,
     ScreenReport,
@@ -28,9 +29,9 @@ from cuda_agent.core.stack import Stack
 
 #: All records that cross a boundary; import them from here.
 __all__ = [
-    "Budget", "BuildReport", "Candidate", "CompileReport", "Evaluation", "KernelReport", "KernelTime", "PolicyMove",
-    "ProfileReport", "Ratio", "Replayed", "Resumption", "Reward", "RunManifest", "ScreenReport", "Task", "Timing",
-    "ToolCall", "ToolResult", "Trajectory", "TrialReport", "Turn", "VerifyReport", "Violation",
+    "Budget", "BuildReport", "Candidate", "CompileReport", "Evaluation", "KernelReport", "KernelTime", "OutputErrors",
+    "PolicyMove", "ProfileReport", "Ratio", "Replayed", "Resumption", "Reward", "RunManifest", "ScreenReport",
+    "Task", "Timing", "ToolCall", "ToolResult", "Trajectory", "TrialReport", "Turn", "VerifyReport", "Violation",
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
-from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
+from cuda_agent.core.records import Candidate, OutputErrors, ProfileReport, Task, TrialReport, VerifyReport
 from cuda_agent.judge.build.extension import Progress, silent
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession
@@ -103,7 +103,8 @@ def _evaluate(session: JudgeSession, kernel: KnownKernel) -> Sample:
 def timed_again(session: JudgeSession, more: str = "") -> Profiled:
     """Times a session's task as its own candidate, in a fresh worker. `more` is Python that the worker runs first."""
     model = f"{session.task.source}\n\nModelNew = Model\n{more}"
-    trial = TrialReport(kind="fresh", passed=True, max_abs_error=0.0, candidate_error=_ERROR, eager_error=_ERROR)
+    errors = OutputErrors(candidate_error=_ERROR, eager_error=_ERROR)
+    trial = TrialReport(kind="fresh", passed=True, outputs=(errors,) * len(session.reference.spec.outputs))
     with session.process(Candidate(files={"model_new.py": model}), None) as process:
         process.release()
         session.reference.release()

@@ -18,8 +18,8 @@ from cuda_agent.judge.profile.foreign_load import wait_for_quiet
 from cuda_agent.judge.profile.programs import CandidateFault, TimedTask
 from cuda_agent.judge.profile.rounds import Rounds
 from cuda_agent.judge.profile.schedule import CANDIDATE
-from cuda_agent.judge.profile.timedcheck import bounds_from
 from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.eager_bounds import eager_bounds
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import Fault
 from cuda_agent.workers.requests import FaultKind
@@ -65,7 +65,9 @@ def profile_candidate(
     with gpu_lock(uuid or "cpu", waiting=waiting):
         # On a CPU this comes first, since it takes longer than warm caches stay warm.
         load = wait_for_quiet(options.device, uuid) if options.device is Device.CPU else None
-        rounds = Rounds(session, options, candidate, bounds_from(session.task, verified, floor), verified.frozen)
+        rounds = Rounds(
+            session, options, candidate, eager_bounds(session.task, verified.trials, floor), verified.frozen
+        )
         rounds.clocks.uuid = uuid
         rounds.clocks.read()
         far: dict[str, float] = {}

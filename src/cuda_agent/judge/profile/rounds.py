@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +30,10 @@ from cuda_agent.judge.profile.idle_load import IdleLoad
 from cuda_agent.judge.profile.programs import CandidateFault, Programs, TimedTask
 from cuda_agent.judge.profile.rings import CALL_SECONDS, Ring, output_places
 from cuda_agent.judge.profile.schedule import CANDIDATE, PLANNED_SHARE, Schedule, affordable
-from cuda_agent.judge.profile.timedcheck import Bounds, OutputCheck
+from cuda_agent.judge.profile.timedcheck import OutputCheck
 from cuda_agent.judge.profile.work import ThreadTimes
 from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.eager_bounds import EagerBounds
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault
@@ -60,7 +62,7 @@ class Rounds:
     session: TimedTask
     options: JudgeOptions
     candidate: CandidateProcess
-    bounds: Bounds
+    bounds: Sequence[EagerBounds]
     #: the candidate derives its weights when it loads them, so a baseline may too.
     frozen: bool = False
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))

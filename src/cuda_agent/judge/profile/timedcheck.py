@@ -1,11 +1,9 @@
 """Checks the timed outputs: secret positions of a candidate's bursts are compared with eager's on the same inputs.
 
-There are two bounds, from the errors of verification. Each element: |c - e| ≤ atol + rtol·|e|, but for 4 × the share
-of elements beyond it that passed verification, each within 4 × the largest |c - e| there. All sampled elements of an
-output in a round: ||c - e|| / ||e|| ≤ max(1.5 × (candidate's error + eager's error), floor). The second detects the
-answer to other inputs and a silent change of precision, which the published tolerance may not. It is 4 × below one
-block of elements, where errors scatter. Integers may differ, in a round and over all rounds, in 4 × the share in which
-verified ones differed (at least one of an output).
+The bounds are those of `verify.eager_bounds`, over the elements of a round, with 1.5 × instead of 4 × for the relative
+distance over a block of elements or more, which hardly scatters. That distance detects the answer to other inputs and a
+silent change of precision, which the published tolerance may not. Integers may differ, in a round and over all rounds,
+in 4 × the share in which verified ones differed (at least one of an output).
 """
 
 from __future__ import annotations
@@ -17,13 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent.core.intervals import median
-from cuda_agent.core.records import Task, VerifyReport
-from cuda_agent.judge.verify.trials import PLAIN
+from cuda_agent.judge.verify.eager_bounds import EagerBounds
+from cuda_agent.judge.verify.measured import SLACK
 
 POSITIONS = 4096
 #: outputs up to this many elements are compared whole.
 WHOLE = 16384
-SLACK = 4.0
 #: factor of relative errors over at least a block of elements, which hardly scatter. A candidate that spends its budget
 #: in verification must not get four budgets in timing.
 SLACK_MANY = 1.5
@@ -37,52 +34,11 @@ _RARE = 1024
 SINGLE_ROUND = 10.0
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """`error` bounds the relative L2 distance to eager, `error_many` the same over many elements, `absolute` the
-    largest excused |c - e|, and `apart` for each output the share of values that may be beyond atol + rtol·|e|; of
-    integers, that may differ."""
-
-    atol: float
-    rtol: float
-    error: float
-    absolute: float = 0.0
-    error_many: float | None = None
-    apart: tuple[float, ...] = ()
-
-    def relative(self, elements: int) -> float:
-        """Returns the bound of a relative error over this many elements."""
-        return self.error if self.error_many is None or elements < MANY else self.error_many
-
-    def most_apart(self, index: int, count: int) -> float:
-        """Returns how many of so many values of an output may be apart: the share, and what a sample may have more by
-        chance."""
-        usual = (self.apart[index] if index < len(self.apart) else 0.0) * count
-        return usual + 4.0 * math.sqrt(usual) + 1.0
-
-
-def bounds_from(task: Task, verified: VerifyReport, floor: float) -> Bounds:
-    """Returns the bounds of timed outputs from the worst errors of a passed verification."""
-    # Timed inputs are plain draws. Variants have other magnitudes, and so other errors.
-    trials = [trial for trial in verified.trials if trial.kind in PLAIN]
-    error = max((t.candidate_error or 0.0 for t in trials), default=0.0)
-    error += max((t.eager_error or 0.0 for t in trials), default=0.0)
-    shares = zip(*(t.apart for t in trials if t.apart), strict=True)
-    return Bounds(
-        atol=task.atol,
-        rtol=task.rtol,
-        error=max(SLACK * error, floor),
-        absolute=SLACK * max((t.max_abs_error or 0.0 for t in trials), default=0.0),
-        error_many=max(SLACK_MANY * error, floor),
-        apart=tuple(SLACK * max(share) for share in shares),
-    )
-
-
 @dataclass
 class OutputCheck:
     """Collects samples of rounds and decides what is wrong with them. `rng` is secret."""
 
-    bounds: Bounds
+    bounds: Sequence[EagerBounds]
     rng: random.Random
     checked: int = 0
     _slots: int = 0
@@ -130,7 +86,7 @@ class OutputCheck:
     def verdict(self) -> str | None:
         """Returns what the median over all rounds convicts, or None."""
         for index, errors in enumerate(zip(*self._errors, strict=True)):
-            typical, allowed = median(errors), self.bounds.relative(self._elements[index])
+            typical, allowed = median(errors), self._relative(index, self._elements[index])
             if typical > allowed:
                 return (
                     f"output {index}: timed outputs differ from eager's by {typical:.2g} (relative), "
@@ -138,14 +94,18 @@ class OutputCheck:
                 )
         return None
 
+    def _relative(self, index: int, elements: int) -> float:
+        return self.bounds[index].relative(SLACK if elements < MANY else SLACK_MANY)
+
     def _compare_output(self, index: int, c: Any, e: Any) -> tuple[str | None, float]:
         import torch
 
         finite = torch.isfinite(e)
         same = (c == e) | (torch.isnan(c) & torch.isnan(e))
         apart = (c - e).abs()
-        published = self.bounds.atol + self.bounds.rtol * e.abs()
-        wrong = torch.where(finite, ~(apart <= published.clamp_min(self.bounds.absolute)), ~same)
+        bounds = self.bounds[index]
+        published = bounds.atol + bounds.rtol * e.abs()
+        wrong = torch.where(finite, ~(apart <= published.clamp_min(bounds.absolute)), ~same)
         outside = finite & (apart > published)
         if not bool(wrong.any()) and self._too_many(index, int(outside.sum()), e.numel(), spare=1 / _RARE):
             wrong = outside
@@ -156,7 +116,7 @@ class OutputCheck:
         square = float(torch.where(finite, e, torch.zeros_like(e)).square().sum())
         distance = float(torch.where(finite, apart, torch.zeros_like(apart)).square().sum())
         error = math.sqrt(distance / square) if square > 0 else 0.0
-        bound = self.bounds.relative(e.numel())
+        bound = self._relative(index, e.numel())
         if error > SINGLE_ROUND * bound:
             allowed = f"verified outputs allow {bound:.2g}"
             return f"sampled values differ from eager's by {error:.2g} (relative), {allowed}", error
@@ -174,6 +134,6 @@ class OutputCheck:
         before = self._apart.get(index, (0, 0))
         self._apart[index] = before[0] + count, before[1] + of
         for apart, total in ((count, of), self._apart[index]):
-            if apart > (self.bounds.most_apart(index, total) + spare * total if total >= least else 0.0):
+            if apart > (self.bounds[index].most_outside(total) + spare * total if total >= least else 0.0):
                 return apart, total
         return None

@@ -24,7 +24,8 @@ from typing import Any, Protocol
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.judge.verify.answers import Answer, Source
 from cuda_agent.judge.verify.discrete import Discrete, rule_discrete
-from cuda_agent.judge.verify.measured import BLOCK, SLACK, Errors, Measured, Ruling, larger
+from cuda_agent.judge.verify.eager_bounds import EagerBounds
+from cuda_agent.judge.verify.measured import BLOCK, SLACK, EagerDistance, Errors, Measured, Ruling, larger
 from cuda_agent.judge.verify.places import TILE, Places
 from cuda_agent.workers.buffers import pieces
 
@@ -142,8 +143,7 @@ class _Sums:
         self._elements, self._dtype, self._atol, self._rtol = elements, dtype, atol, rtol
         self._begin, self._failure = 0, ""
         self.max_abs = self.max_rel = 0.0
-        #: whether an element without an oracle is beyond the published bound.
-        self._is_alone = False
+        self._alone = EagerDistance()
         #: elements beyond the published bound.
         self._outside = 0
         self._places = Places(width, EPSILON[dtype], atol, rtol)
@@ -220,15 +220,14 @@ class _Sums:
         return f"{count} values are infinite or NaN where the reference is finite" if count else ""
 
     def _known(self, c: Any, e: Any, p: Any, o: Any) -> tuple[Any, Any, Any, Any]:
-        """Returns all four with zeros where any of them isn't finite. Where only the oracle or the policy isn't finite,
-        the published bound must hold by itself."""
+        """Returns all four with zeros where any of them isn't finite, and measures what has no oracle by itself."""
         import torch
 
         finite = torch.isfinite(e)
         known = finite & torch.isfinite(o) & torch.isfinite(p)
         alone = finite & ~known & torch.isfinite(c)
-        if bool(((c - e).abs() > self._atol + self._rtol * e.abs())[alone].any()):
-            self._is_alone = True
+        if bool(alone.any()):
+            self._alone = self._alone.plus(_distance(c[alone].double(), e[alone].double(), self._atol, self._rtol))
         c, e, p, o = (torch.where(known, tensor, torch.zeros_like(tensor)) for tensor in (c, e, p, o))
         return c, e, p, o
 
@@ -243,7 +242,7 @@ class _Sums:
 
     def result(self) -> Measured:
         elements = self._elements
-        beyond, excuse = (math.inf, 1.0) if self._is_alone else self._places.result()
+        beyond, excuse = self._places.result()
         norm = self._squares["norm"] + elements * self._tiny**2
 
         def errors(name: str) -> Errors:
@@ -262,7 +261,16 @@ class _Sums:
             failure=self._failure,
             apart=self._outside / max(1, elements),
             line=self._places.line,
+            alone=self._alone,
         )
+
+
+def _distance(c: Any, e: Any, atol: float, rtol: float) -> EagerDistance:
+    """Returns how far the candidate is from eager at these elements."""
+    apart = c.sub_(e).abs_()
+    outside = apart > atol + rtol * e.abs()
+    largest = float((apart * outside).max())
+    return EagerDistance(e.numel(), int(outside.sum()), largest, float(apart.square().sum()), float(e.square().sum()))
 
 
 def _largest_where_none(number: float) -> float:
@@ -328,9 +336,11 @@ def _at_least(dtype: str, floor: float) -> float:
     return max(floor, EPSILON[dtype] / 2) if dtype in ("bfloat16", "float16") else floor
 
 
-def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruling:
-    """Applies both bounds. `pooled` holds eager's largest errors on this output over all plain trials. They count for
-    an output smaller than one block, where eager's error in a single trial may cancel to nearly zero by chance."""
+def rule(measured: Measured, floor: float, pooled: Errors | None = None, bounds: EagerBounds | None = None) -> Ruling:
+    """Applies both bounds, and `bounds` where there is no oracle; without them, the published one.
+
+    `pooled` holds eager's largest errors on this output over all plain trials. They count for an output smaller than
+    one block, where eager's error in a single trial may cancel to nearly zero by chance."""
     if measured.discrete:
         return rule_discrete(measured, floor, pooled)
     eager = measured.eager
@@ -349,6 +359,8 @@ def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruli
     if not reason and measured.beyond > measured.excuse:
         reason = f"max |error| {measured.max_abs_error:.3g} is beyond atol + rtol·|reference|"
         reason += f", and {measured.beyond:.3g} from the oracle, where PyTorch's errors allow {measured.excuse:.3g}"
+    if not reason and measured.alone.elements:
+        reason = (bounds or EagerBounds(0.0, 0.0, math.inf)).fault(measured.alone)
     over_budget = not reason and error > budget
     if over_budget:
         reason = f"relative error {error:.3g} ({where}) exceeds its budget {budget:.3g}; eager's own is {own:.3g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,29 @@ class Errors:
 
     whole: float
     block: float
+
+
+@dataclass(frozen=True)
+class EagerDistance:
+    """How far the candidate is from eager at places where eager is finite and the oracle isn't. `outside` elements are
+    beyond the published tolerance, the worst by `largest`; `square` and `norm` are sums of squares of c - e and of
+    e."""
+
+    elements: int = 0
+    outside: int = 0
+    largest: float = 0.0
+    square: float = 0.0
+    norm: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """The relative L2 distance."""
+        return math.sqrt(self.square / self.norm) if self.norm > 0 else 0.0
+
+    def plus(self, other: EagerDistance) -> EagerDistance:
+        """Returns the distance over the places of both."""
+        sums = [getattr(self, name) + getattr(other, name) for name in ("elements", "outside", "square", "norm")]
+        return EagerDistance(sums[0], sums[1], max(self.largest, other.largest), sums[2], sums[3])
 
 
 @dataclass(frozen=True)
@@ -42,6 +66,8 @@ class Measured:
     apart: float = 0.0
     #: relative errors of candidate and eager in the worst row or column, where eager's are large.
     line: tuple[float, float] = (0.0, 0.0)
+    #: at places without an oracle.
+    alone: EagerDistance = EagerDistance()
 
 
 @dataclass(frozen=True)

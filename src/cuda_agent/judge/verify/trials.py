@@ -19,12 +19,13 @@ from typing import Any, Protocol
 from cuda_agent.core.config import JudgeOptions, Regression
 from cuda_agent.core.enums import OracleWay, Verdict
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.records import Task, TrialReport, VerifyReport
+from cuda_agent.core.records import OutputErrors, Task, TrialReport, VerifyReport
 from cuda_agent.judge.verify.answers import Source, parts_of
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import all_finite, measure_all, rule, same_bytes, same_structure
 from cuda_agent.judge.verify.discrete import far_apart
-from cuda_agent.judge.verify.measured import Errors, Measured, pool
+from cuda_agent.judge.verify.eager_bounds import PLAIN, EagerBounds, eager_bounds
+from cuda_agent.judge.verify.measured import Errors, Measured, Ruling, pool
 from cuda_agent.judge.verify.reference import Places, Reference, TakenAnswer, comparing
 from cuda_agent.workers.requests import Spec
 from cuda_agent.workers.requests.candidate import CallResult
@@ -34,7 +35,6 @@ from cuda_agent.workers.stopwatch import Stopwatch
 Progress = Callable[[str, str], None]
 REGRESSION = "regression"
 #: kinds of trials on inputs as the task draws them.
-PLAIN = ("fresh", "in_place", "new_storage")
 #: the kind of those whose weights are scaled where those of `PLAIN` aren't, and the reverse.
 OTHER_WEIGHTS = "other_weights"
 
@@ -264,24 +264,30 @@ class Verification:
     def _rulings(self) -> tuple[TrialReport, ...]:
         plain = self._pooled(PLAIN)
         pooled = {OTHER_WEIGHTS: self._pooled((*PLAIN, OTHER_WEIGHTS))}
-        return tuple(self._report(trial, pooled.get(trial.kind, plain)) for trial in self._done)
+        own = [self._report(trial, plain) for trial in self._done if trial.kind in PLAIN]
+        bounds = eager_bounds(self.session.task, own, self.floor)
+        return tuple(
+            self._report(trial, pooled.get(trial.kind, plain), [] if trial.kind in PLAIN else bounds)
+            for trial in self._done
+        )
 
     def _pooled(self, kinds: Sequence[str]) -> list[Errors]:
         """Returns eager's largest errors on each output over the trials of these kinds."""
         trials = [trial.measured for trial in self._done if trial.kind in kinds and trial.measured]
         return [pool(list(measured)) for measured in zip(*trials, strict=True)]
 
-    def _report(self, trial: _Trial, pooled: list[Errors]) -> TrialReport:
+    def _report(self, trial: _Trial, pooled: list[Errors], bounds: Sequence[EagerBounds] = ()) -> TrialReport:
         if not trial.measured:
             return TrialReport(kind=trial.kind, passed=False, reason=trial.reason)
-        rulings = [rule(m, self.floor, pooled[i] if pooled else None) for i, m in enumerate(trial.measured)]
+        rulings = [
+            rule(m, self.floor, pooled[i] if pooled else None, bounds[i] if bounds else None)
+            for i, m in enumerate(trial.measured)
+        ]
         worst_index = max(
             range(len(rulings)), key=lambda i: (not rulings[i].passed, rulings[i].error / rulings[i].budget)
         )
         worst = rulings[worst_index]
         where = f"output {worst_index}: " if len(rulings) > 1 and worst.reason else ""
-        # A trial can't know a share of integers below one value.
-        apart = tuple(max(m.apart, 1 / max(1, m.elements)) if m.discrete else m.apart for m in trial.measured)
         return TrialReport(
             kind=trial.kind,
             passed=worst.passed and not trial.reason,
@@ -292,9 +298,20 @@ class Verification:
             budget=worst.budget,
             loose=any(ruling.loose for ruling in rulings),
             over_budget=worst.over_budget and not trial.reason,
-            apart=apart,
+            outputs=tuple(map(_errors, trial.measured, rulings)),
             reason=trial.reason or (where + worst.reason if worst.reason else ""),
         )
+
+
+def _errors(measured: Measured, ruling: Ruling) -> OutputErrors:
+    # A trial can't know a share of integers below one value.
+    least = 1 / max(1, measured.elements) if measured.discrete else 0.0
+    return OutputErrors(
+        candidate_error=ruling.error,
+        eager_error=ruling.eager_error,
+        max_abs_error=measured.max_abs_error,
+        apart=max(measured.apart, least),
+    )
 
 
 def _with_nan_of(source: Source) -> Source:

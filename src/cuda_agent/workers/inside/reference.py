@@ -232,7 +232,7 @@ class LoadedReference:
         taken = 0 if self._is_wide else max(0, reserved_memory(self._context.device) - before)
         self._is_wide = True
         way = held.parts.way
-        if is_whole:
+        if is_whole and not self._is_large:  # nothing asks for it again
             self._held = None
             del held
             gc.collect()

@@ -9,10 +9,11 @@ import torch
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.core.records import Task, TrialReport, VerifyReport
+from cuda_agent.core.records import OutputErrors, Task, TrialReport
 from cuda_agent.judge.profile.rings import MAX_SLOTS, Ring, output_places, plan_ring, timing_bytes
 from cuda_agent.judge.profile.schedule import affordable
-from cuda_agent.judge.profile.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
+from cuda_agent.judge.profile.timedcheck import WHOLE, OutputCheck
+from cuda_agent.judge.verify.eager_bounds import EagerBounds, eager_bounds
 from cuda_agent.judge.verify.reference import allocate
 from cuda_agent.workers.buffers import contiguous
 
@@ -79,7 +80,7 @@ def test_cpu_takes_few() -> None:
 
 
 def check(error: float = 1e-5, absolute: float = 0.0) -> OutputCheck:
-    return OutputCheck(Bounds(atol=1e-2, rtol=1e-2, error=error, absolute=absolute), random.Random(1))
+    return OutputCheck([EagerBounds(atol=1e-2, rtol=1e-2, floor=error, absolute=absolute)], random.Random(1))
 
 
 def one_round(found: OutputCheck, mine: list[torch.Tensor], eager: list[torch.Tensor]) -> str | None:
@@ -130,11 +131,9 @@ def test_small_steady_errors_fail_in_the_end() -> None:
 
 def test_verified_errors_excuse() -> None:
     def excused(share: float) -> OutputCheck:
-        trial = TrialReport(
-            kind="fresh", passed=True, max_abs_error=0.5, candidate_error=1e-3, eager_error=1e-3, apart=(share,)
-        )
-        bounds = bounds_from(TASK, VerifyReport(passed=True, trials=(trial,)), floor=2e-6)
-        assert bounds.error == pytest.approx(8e-3) and bounds.absolute == 2.0
+        errors = OutputErrors(candidate_error=1e-3, eager_error=1e-3, max_abs_error=0.5, apart=share)
+        bounds = eager_bounds(TASK, [TrialReport(kind="fresh", passed=True, outputs=(errors,))], floor=2e-6)
+        assert bounds[0].relative() == pytest.approx(8e-3) and bounds[0].absolute == 2.0
         return OutputCheck(bounds, random.Random(2))
 
     eager = torch.randn(10000) * 100
@@ -146,6 +145,18 @@ def test_verified_errors_excuse() -> None:
     spoiled[7] += 0.4
     assert one_round(found, [spoiled], [eager]) is None
     assert "sampled values differ" in (one_round(found, [eager + 0.1], [eager]) or "")
+
+
+def test_each_output_has_its_own_bounds() -> None:
+    outputs = (OutputErrors(candidate_error=1e-2, eager_error=1e-2, max_abs_error=1.0, apart=0.1), OutputErrors())
+    found = OutputCheck(
+        eager_bounds(TASK, [TrialReport(kind="fresh", passed=True, outputs=outputs)], floor=2e-6), random.Random(1)
+    )
+    eager = torch.rand(1000) + 0.5
+    rough = eager * (1 + 1e-3 * torch.randn(1000, generator=torch.Generator().manual_seed(1)))
+    found.draw([[0], [0]], [1000, 1000], "cpu")
+    assert found.compare([rough.double(), eager.double()], [eager.double()] * 2) is None
+    assert "output 1" in (found.compare([rough.double()] * 2, [eager.double()] * 2) or found.verdict() or "")
 
 
 def test_integers() -> None:
@@ -161,8 +172,8 @@ def test_integers_may_differ_as_often_as_verified_ones() -> None:
     eager = torch.arange(4096)
 
     def rounds(different: int, ties: float, count: int = 13) -> str | None:
-        trial = TrialReport(kind="fresh", passed=True, apart=(ties,))
-        bounds = bounds_from(TASK, VerifyReport(passed=True, trials=(trial,)), floor=2e-6)
+        trial = TrialReport(kind="fresh", passed=True, outputs=(OutputErrors(apart=ties),))
+        bounds = eager_bounds(TASK, [trial], floor=2e-6)
         found = OutputCheck(bounds, random.Random(3))
         spoilt = torch.where(eager < different, eager + 1, eager)
         return next(filter(None, (one_round(found, [spoilt], [eager]) for _ in range(count))), None)

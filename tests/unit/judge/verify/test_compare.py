@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.records import OutputErrors, Task, TrialReport
 from cuda_agent.judge.verify.answers import WholeAnswer, parts_of
 from cuda_agent.judge.verify.compare import (
     BLOCK,
@@ -22,6 +23,7 @@ from cuda_agent.judge.verify.compare import (
     same_bytes,
     same_structure,
 )
+from cuda_agent.judge.verify.eager_bounds import eager_bounds
 from cuda_agent.judge.verify.measured import Errors, Measured, Ruling
 
 
@@ -110,6 +112,41 @@ def test_what_eager_itself_misses_by_a_quarter_is_excused() -> None:
     eager = (oracle + 3.0).to(torch.bfloat16)
     candidate = oracle.to(torch.bfloat16)
     assert rule(compared(candidate, eager, oracle), FLOOR).passed
+
+
+def test_places_without_an_oracle_have_the_bounds_of_plain_trials() -> None:
+    """The oracle spreads a NaN over more rows than eager does, as with a causal mask."""
+    draw = torch.Generator().manual_seed(3)
+
+    def noisy(values: Any) -> Any:
+        return values * (1 + 4e-3 * torch.randn(values.shape, generator=draw))
+
+    oracle = 20 * torch.randn(40, BLOCK, generator=draw, dtype=torch.float64)
+    eager, candidate = noisy(oracle).float(), noisy(oracle).float()
+    plain = compared(candidate, eager, oracle=oracle)
+    assert rule(plain, FLOOR).passed and plain.apart > 0.01
+    ruling = rule(plain, FLOOR)
+    errors = OutputErrors(
+        candidate_error=ruling.error, eager_error=ruling.eager_error, max_abs_error=plain.max_abs_error,
+        apart=plain.apart,
+    )  # fmt: skip
+    (bounds,) = eager_bounds(
+        Task(name="toy", source="x = 1"), [TrialReport(kind="fresh", passed=True, outputs=(errors,))], FLOOR
+    )
+    for spread in (20, 40):
+        unknown = oracle.clone()
+        unknown[:spread] = math.nan
+        own = noisy(oracle).float()
+        found = compared(own, eager, oracle=unknown)
+        assert found.alone.elements == spread * BLOCK
+        assert not rule(found, FLOOR).passed, "without plain trials the published bound holds"
+        assert rule(found, FLOOR, bounds=bounds).passed
+        swapped, rough, spoilt = own.clone(), own.clone(), own.clone()
+        rough[:20] *= 1.05
+        swapped[3], spoilt[7, 5] = own[4], own[7, 5] + 50.0
+        for wrong in (swapped, rough, spoilt):
+            ruling = rule(compared(wrong, eager, oracle=unknown), FLOOR, bounds=bounds)
+            assert not ruling.passed and "only the reference is finite" in ruling.reason
 
 
 def test_nan_and_infinity_must_match_in_place(values: Any) -> None:
