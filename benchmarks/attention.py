@@ -151,7 +151,8 @@ class Tensors:
         numbers = [case.batch, case.shared, group, case.rows, case.keys, splits, *strides, *mask]
         geometry = (ctypes.c_longlong * len(numbers))(*numbers)
         kind = 0 if self.mask is None else MASKS.get(str(self.mask.dtype).removeprefix("torch."), 1)
-        pointers = [None if x is None else x.data_ptr() for x in (self.out, self.q, self.k, self.v, self.mask, scratch)]
+        operands = (self.out, self.q, self.k, self.v, None, None, self.mask, scratch)
+        pointers = [None if x is None else x.data_ptr() for x in operands]
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         arguments = (
             *map(ctypes.c_void_p, pointers), ctypes.c_longlong(scratch.numel()), geometry,

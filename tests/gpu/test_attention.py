@@ -25,7 +25,7 @@ SPLITS = 16
 
 @dataclass(frozen=True)
 class Case:
-    """`mask`: "", "added", "row" (one for all queries), "float32" or "boolean"."""
+    """`mask`: "", "added", "row" (one for all queries), "float32" or "boolean". `new`: keys behind those of a cache."""
 
     heads: int
     shared: int
@@ -37,12 +37,14 @@ class Case:
     causal: bool = False
     mask: str = ""
     cap: float = 0.0
+    new: int = 0
 
     def call(self) -> Attention:
         return Attention(
             "q", "k", "v", mask="mask" if self.mask else None, batch=(OUTER, self.shared),
             group=self.heads // self.shared, rows=self.rows, keys=self.keys, width=self.width, value=self.value,
             scale=self.width**-0.5, causal=self.causal, cap=self.cap, dtype=self.dtype,
+            joined=self.new > 0,
         )  # fmt: skip
 
     @property
@@ -75,6 +77,12 @@ CASES = (
     Case(4, 4, 150, 150, 192, 128, causal=True),
     Case(4, 4, 80, 80, 40, 40, "float16"),
     Case(2, 2, 1, 1),
+    Case(8, 2, 1, 1000, 128, 128, new=1),
+    Case(8, 2, 5, 600, new=5, mask="added"),
+    Case(4, 1, 16, 333, 256, 256, "float16", new=130),
+    Case(4, 4, 1, 65, 72, 72, new=1, cap=20.0),
+    Case(6, 2, 3, 90, 192, 128, new=89),
+    Case(4, 4, 130, 200, new=70, mask="boolean"),
     Case(4, 2, 70, 90, mask="added", cap=2.0),
     Case(4, 4, 70, 70, 256, 256, causal=True, cap=30.0),
     *(
@@ -153,16 +161,23 @@ class Operands:
         if self.mask is not None:
             outer, head, row, key = self.mask.expand(OUTER, case.heads, case.rows, case.keys).stride()
             mask = [outer, head * call.group, head, row, key]
-        numbers = [OUTER, case.shared, call.group, case.rows, case.keys, SPLITS, *strides, *mask]
+        new = [x[:, :, case.keys - case.new :].contiguous() for x in (self.k, self.v)] if case.new else []
+        begin = [case.keys - case.new] if case.new else []
+        more = [step for x in new for step in x.stride()[:3]]
+        numbers = [OUTER, case.shared, call.group, case.rows, case.keys, SPLITS, *strides, *mask, *begin, *more]
+        k, v = (x.clone() for x in (self.k, self.v))
+        for x in (k, v) if new else ():
+            x[:, :, case.keys - case.new :] = math.nan
         size = SPLITS * case.heads * OUTER * case.rows * (case.value + 2) * 4 + 2**20
         size += 2 * OUTER * case.heads * case.rows * case.keys if case.mask == "boolean" else 0
         scratch = torch.empty(size, dtype=torch.uint8, device="cuda")
         room = [*pointers(scratch), ctypes.c_longlong(size)] if call.is_half else []
+        others: list[torch.Tensor | None] = ([*new] or [None, None]) if call.is_half else []
         kind = 0 if self.mask is None else MASKS.get(str(self.mask.dtype).removeprefix("torch."), 1)
         for setting in range(call.form.settings):
             out = torch.full_like(empty, 7.0).transpose(1, 2)
             status = launcher(
-                *pointers(out, self.q, self.k, self.v, self.mask), *room, (ctypes.c_longlong * len(numbers))(*numbers),
+                *pointers(out, self.q, k, v, *others, self.mask), *room, (ctypes.c_longlong * len(numbers))(*numbers),
                 ctypes.c_float(call.scale), ctypes.c_float(call.cap), int(call.causal), kind, setting,
                 ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
             )  # fmt: skip

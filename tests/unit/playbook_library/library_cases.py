@@ -200,5 +200,30 @@ def routed(dtype: torch.dtype, device: str = "cpu"):
     return Routed().to(device, dtype).eval(), [torch.randn(11, 24).to(device, dtype)]
 
 
+class Cached(nn.Module):
+    """Attention to a cache with the keys and values of a new token behind it. The layer returns what is new."""
+
+    def __init__(self, whole: bool = False) -> None:
+        super().__init__()
+        self.whole = whole
+        self.q, self.k, self.v = nn.Linear(96, 8 * 64), nn.Linear(96, 2 * 64), nn.Linear(96, 2 * 64)
+
+    def forward(self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v = (layer(x).unflatten(-1, (-1, 64)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        k = k * torch.cos(k)
+        keys, values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        out = F.scaled_dot_product_attention(q, keys, values, enable_gqa=True).transpose(1, 2).flatten(2)
+        return (out, keys, values) if self.whole else (out, k, v)
+
+    def exact(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return exact(self, list(inputs))[0]
+
+
+def cached(dtype: torch.dtype, device: str = "cpu"):
+    torch.manual_seed(7)
+    shapes = (3, 1, 96), (3, 2, 200, 64), (3, 2, 200, 64)
+    return Cached().to(device, dtype).eval(), [torch.randn(shape).to(device, dtype) for shape in shapes]
+
+
 #: Modules of bfloat16 only.
-HALF_CASES = {"routed": routed}
+HALF_CASES = {"routed": routed, "cached": cached}

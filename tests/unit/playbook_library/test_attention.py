@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from library_cases import Cached, cached
 from library_kernels import graph_of
 from torch import nn
 
@@ -143,6 +144,19 @@ def test_half_precision_has_a_kernel_of_its_own(dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     text = found.files[f"kernels/attention_{name}_64.cu"]
     assert f"#define LAUNCH launch_attention_{name}_64\n" in text and "kernels/attention_library.cu" in found.files
+
+
+def test_a_cache_is_read_where_it_lies() -> None:
+    module, inputs = cached(torch.bfloat16)
+    found, call = half_plan(module, inputs)
+    assert "#define JOINED 1\n" in found.files["kernels/attention_bfloat16_64_joined.cu"]
+    # The steps of q, the cache and the result, no mask; then the cache's length, and the steps of what is new.
+    steps = "768, 256, 64, 0, 25600, 12800, 64, 25600, 12800, 64, 512, 256, 64, 512, 0, 0, 0, 0, 0"
+    assert f"geometry[] = {{3, 2, 4, 1, 201, 64, {steps}, 200, 128, 64, 0, 768, 64, 0}}" in call
+    joined, _ = half_plan(Cached(whole=True).bfloat16().eval(), inputs)
+    assert "kernels/attention_bfloat16_64.cu" in joined.files, "a copy that is returned is there anyway"
+    wide, _ = half_plan(module, [torch.randn(3, 40, 96, dtype=torch.bfloat16), *inputs[1:]])
+    assert "kernels/attention_bfloat16_64.cu" in wide.files, "many rows: the library's engines"
 
 
 class Shared(nn.Module):

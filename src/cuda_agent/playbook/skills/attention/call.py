@@ -54,6 +54,8 @@ class Attention:
     causal: bool
     cap: float
     dtype: str
+    #: whether the last keys and values are operands of their own.
+    joined: bool = False
 
     @property
     def form(self) -> AttentionKernel:
@@ -69,10 +71,14 @@ class Attention:
         return self.mask is None and not self.cap and self.group == 1
 
     @property
+    def _general(self) -> str:
+        return "" if self.is_half or self.is_plain else "_general"
+
+    @property
     def stem(self) -> str:
         """The kernel's name: one for all calls with heads of these sizes."""
         value = f"x{self.value}" if self.value != self.width else ""
-        return f"attention_{self.dtype}_{self.width}{value}{'' if self.is_half or self.is_plain else '_general'}"
+        return f"attention_{self.dtype}_{self.width}{value}{'_joined' * self.joined}{self._general}"
 
 
 def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> Attention | None:

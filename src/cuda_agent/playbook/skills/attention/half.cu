@@ -3,7 +3,8 @@
 //
 // Query heads that share keys lie together: row r of a block is row r / group of head r % group, so keys and values are
 // read once for a group. ROW_WARPS · TILES · 16 rows belong to a block, which walks over the keys, KEYS at a time; cp.async
-// brings them into shared memory one step ahead. KEY_WARPS warps share the keys of a step, each with a softmax of its own,
+// brings them into shared memory one step ahead; with JOINED the last keys and values come from tensors of their own, so that
+// those of a cache and of new tokens needn't be copied together. KEY_WARPS warps share the keys of a step, each with a softmax of its own,
 // and put their results together at the end; so do the blocks of a row where keys are split (decoding: few rows, many keys).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,6 +16,7 @@
 #define HEAD 64
 #define VALUE 64
 #define ELEMENT __nv_bfloat16
+#define JOINED 0
 #define LAUNCH launch_attention_half
 
 namespace {
@@ -31,12 +33,14 @@ struct Geometry {
   long long inner, group, rows, keys;
   long long q_outer, q_inner, q_group, q_row, k_outer, k_inner, k_row, v_outer, v_inner, v_row;
   long long o_outer, o_inner, o_group, o_row, m_outer, m_inner, m_group, m_row, m_key;
+  // Keys in the first tensor, and where the others lie.
+  long long joint, kk_outer, kk_inner, kk_row, vv_outer, vv_inner, vv_row;
 };
 
 struct Work {
   Geometry g;
   ELEMENT* out;
-  const ELEMENT *q, *k, *v;
+  const ELEMENT *q, *k, *v, *kk, *vv;
   const void* mask;
   // Results of the splits of a row, [split][batch][row], and their largest score and sum.
   float *parts, *states;
@@ -99,14 +103,24 @@ __device__ __forceinline__ void copy16(ELEMENT* to, const ELEMENT* from, bool in
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0));
 }
 
+// Rows of a tensor, `stride` apart; with JOINED those from `joint` on lie in another.
+struct Rows {
+  const ELEMENT *one, *other;
+  long long stride, other_stride, joint;
+
+  __device__ __forceinline__ const ELEMENT* at(long long row) const {
+    return JOINED && row >= joint ? other + (row - joint) * other_stride : one + row * stride;
+  }
+};
+
 template <int KEYS, int THREADS, int SIZE, int ROW>
-__device__ __forceinline__ void bring(ELEMENT* to, const ELEMENT* from, long long stride, long long first, long long end) {
+__device__ __forceinline__ void bring(ELEMENT* to, const Rows& from, long long first, long long end) {
   constexpr int PIECES = (SIZE + 15) / 16 * 2;
 #pragma unroll 4
   for (int i = threadIdx.x; i < KEYS * PIECES; i += THREADS) {
     const int row = i / PIECES, column = i % PIECES * 8;
     const bool inside = first + row < end && column < SIZE;
-    copy16(to + row * ROW + column, from + (inside ? (first + row) * stride + column : 0), inside);
+    copy16(to + row * ROW + column, inside ? from.at(first + row) + column : from.one, inside);
   }
 }
 
@@ -131,8 +145,10 @@ __global__ void __launch_bounds__(32 * ROW_WARPS * KEY_WARPS) attention(Work w) 
   const long long block = w.causal ? blocks - 1 - blockIdx.x / w.batch : blockIdx.x % blocks;
   const long long head = w.causal ? blockIdx.x % w.batch : blockIdx.x / blocks;
   const long long outer = head / g.inner, inner = head % g.inner;
-  const ELEMENT* k = w.k + outer * g.k_outer + inner * g.k_inner;
-  const ELEMENT* v = w.v + outer * g.v_outer + inner * g.v_inner;
+  const Rows k = {w.k + outer * g.k_outer + inner * g.k_inner, w.kk + outer * g.kk_outer + inner * g.kk_inner, g.k_row, g.kk_row,
+                  g.joint};
+  const Rows v = {w.v + outer * g.v_outer + inner * g.v_inner, w.vv + outer * g.vv_outer + inner * g.vv_inner, g.v_row, g.vv_row,
+                  g.joint};
   const long long start = block * BLOCK;
   const int group = static_cast<int>(g.group);
 
@@ -153,8 +169,8 @@ __global__ void __launch_bounds__(32 * ROW_WARPS * KEY_WARPS) attention(Work w) 
     }
   }
   if (steps > 0) {
-    bring<KEYS, THREADS, HEAD, K_ROW>(k_shared, k, g.k_row, from, end);
-    bring<KEYS, THREADS, VALUE, V_ROW>(v_shared, v, g.v_row, from, end);
+    bring<KEYS, THREADS, HEAD, K_ROW>(k_shared, k, from, end);
+    bring<KEYS, THREADS, VALUE, V_ROW>(v_shared, v, from, end);
   }
   asm volatile("cp.async.commit_group;");
 
@@ -181,8 +197,8 @@ __global__ void __launch_bounds__(32 * ROW_WARPS * KEY_WARPS) attention(Work w) 
     if (step + 1 < steps) {
       const int next = (step + 1) & 1;
       const long long first = from + static_cast<long long>(step + 1) * KEYS;
-      bring<KEYS, THREADS, HEAD, K_ROW>(k_shared + next * KEYS * K_ROW, k, g.k_row, first, end);
-      bring<KEYS, THREADS, VALUE, V_ROW>(v_shared + next * KEYS * V_ROW, v, g.v_row, first, end);
+      bring<KEYS, THREADS, HEAD, K_ROW>(k_shared + next * KEYS * K_ROW, k, first, end);
+      bring<KEYS, THREADS, VALUE, V_ROW>(v_shared + next * KEYS * V_ROW, v, first, end);
       asm volatile("cp.async.commit_group;");
       asm volatile("cp.async.wait_group 1;");
     } else {
@@ -439,22 +455,23 @@ int run(Work w, float* scratch, long long most_splits, int waves, cudaStream_t s
 
 extern "C" int launch_attention_library(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
                                         long long scratch_bytes, const long long* geometry, int width, int value, float scale,
-                                        int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream);
+                                        float cap, int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream);
 
 // geometry: outer, inner, group, rows, keys, the largest number of splits that `scratch` has room for (VALUE + 2 floats for
 // each and for each row of the result), then the strides in elements: q (outer, inner, group, row), k (outer, inner, row),
-// v, out as q, mask (outer, inner, group, row, key). All strides but the mask's are multiples of 8, pointers of 16 bytes.
+// v, out as q, mask (outer, inner, group, row, key); with JOINED also the keys in k and v, and strides of those behind them, kk
+// and vv. All strides but the mask's are multiples of 8, pointers of 16 bytes.
 // cap: the soft cap, 0 for none. mask_kind: 0 none, 1 added, of the inputs' type, 2 added, float32, 3 boolean. Settings 0 to 3
 // are the library's engines; where the library has none, setting 0 is the first of this kernel's own, which come behind them.
 // Returns a CUDA error, -1 for a setting that doesn't exist here, -2 for an error of the library.
-extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
-                      long long scratch_bytes, const long long* geometry, float scale, float cap, int causal, int mask_kind,
+extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const void* kk, const void* vv, const void* mask,
+                      void* scratch, long long scratch_bytes, const long long* geometry, float scale, float cap, int causal, int mask_kind,
                       int config, cudaStream_t stream) {
   constexpr int ENGINES = 4;
   if (config < ENGINES) {
-    const int status = cap > 0.0f ? -1
-                                  : launch_attention_library(out, q, k, v, mask, scratch, scratch_bytes, geometry, HEAD, VALUE,
-                                                             scale, causal, mask_kind, !IS_BFLOAT16, config, stream);
+    const int status = JOINED ? -1
+                              : launch_attention_library(out, q, k, v, mask, scratch, scratch_bytes, geometry, HEAD, VALUE, scale,
+                                                         cap, causal, mask_kind, !IS_BFLOAT16, config, stream);
     if (status != -1 || config > 0) return status;
     config = ENGINES;
   }
@@ -462,10 +479,17 @@ extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, co
   Work w;
   w.g = {s[1],  s[2],  s[3],  s[4],  s[6],  s[7],  s[8],  s[9],  s[10], s[11], s[12], s[13],
          s[14], s[15], s[16], s[17], s[18], s[19], s[20], s[21], s[22], s[23], s[24]};
+  if (JOINED) {
+    w.g.joint = s[25];
+    w.g.kk_outer = s[26], w.g.kk_inner = s[27], w.g.kk_row = s[28];
+    w.g.vv_outer = s[29], w.g.vv_inner = s[30], w.g.vv_row = s[31];
+  }
   w.out = static_cast<ELEMENT*>(out);
   w.q = static_cast<const ELEMENT*>(q);
   w.k = static_cast<const ELEMENT*>(k);
   w.v = static_cast<const ELEMENT*>(v);
+  w.kk = static_cast<const ELEMENT*>(kk);
+  w.vv = static_cast<const ELEMENT*>(vv);
   w.mask = mask;
   w.batch = s[0] * s[1];
   w.scale = scale;

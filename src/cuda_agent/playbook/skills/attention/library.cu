@@ -12,13 +12,13 @@ namespace {
 
 using namespace library_graph;
 
-enum Id : int64_t { kQ = 1, kK, kV, kOut, kMask, kScale, kInfinity, kLogarithm, kFirstVirtual };
+enum Id : int64_t { kQ = 1, kK, kV, kOut, kMask, kScale, kCap, kInfinity, kLogarithm, kFirstVirtual };
 
 struct Problem {
   int64_t outer, heads, shared_heads, rows, keys, width, value_width;
   int64_t q[4], k[4], v[4], out[4], mask_dims[4], mask[4];
   cudnnDataType_t type, mask_type;
-  bool causal, masked, is_boolean;
+  bool causal, masked, is_boolean, capped;
 };
 
 // A boolean mask as one that is added: 0 where a key is seen, else minus infinity.
@@ -149,6 +149,10 @@ std::unique_ptr<Graph> make_graph(cudnnHandle_t handle, const Problem& p) {
   Shared score = b.inner(p.keys);
   b.product(b.given(kQ, p.type, q_dims, p.q), b.given(kK, p.type, k_dims, k_strides), score);
   score = b.pointwise(CUDNN_POINTWISE_MUL, score, b.number(kScale), b.inner(p.keys));
+  if (p.capped) {
+    score = b.pointwise(CUDNN_POINTWISE_TANH_FWD, score, nullptr, b.inner(p.keys));
+    score = b.pointwise(CUDNN_POINTWISE_MUL, score, b.number(kCap), b.inner(p.keys));
+  }
   if (p.masked)
     score = b.pointwise(CUDNN_POINTWISE_ADD, score, b.given(kMask, p.mask_type, p.mask_dims, p.mask), b.inner(p.keys));
   if (p.causal) {
@@ -182,10 +186,12 @@ int64_t heads_stride(int64_t inner, int64_t group, int64_t inner_stride, int64_t
 
 // The problem of launch_attention_half's geometry; false for one that the library isn't asked for.
 // `given` gets the strides of the mask as it lies.
-bool read(const long long* s, int width, int value, int is_float16, int causal, int mask_kind, Problem* p, int64_t (&given)[4]) {
+bool read(const long long* s, int width, int value, int is_float16, int causal, int mask_kind, bool capped, Problem* p,
+          int64_t (&given)[4]) {
   p->type = is_float16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
   p->mask_type = mask_kind == 2 ? CUDNN_DATA_FLOAT : p->type;
   p->causal = causal;
+  p->capped = capped;
   p->masked = mask_kind != 0;
   p->is_boolean = mask_kind == 3;
   p->outer = s[0];
@@ -233,11 +239,12 @@ const Attention& attention_of(cudnnHandle_t handle, int device, const long long*
                               int mask_kind, const Problem& p) {
   static std::map<Key, Attention> known;
   Key key(geometry, geometry + 25);
-  for (int64_t more : {int64_t(device), p.width, p.value_width, int64_t(is_float16), int64_t(causal), int64_t(mask_kind)})
+  for (int64_t more : {int64_t(device), p.width, p.value_width, int64_t(is_float16), int64_t(causal), int64_t(mask_kind),
+                       int64_t(p.capped)})
     key.push_back(more);
   Attention& entry = known[key];
 #if CUDNN_VERSION >= 91400
-  if (!entry.graph && !p.masked && !p.causal) {
+  if (!entry.graph && !p.masked && !p.causal && !p.capped) {
     entry = {make_plain_graph(handle, p), true};
     if (entry.graph->engines.empty()) entry = {};
   }
@@ -253,10 +260,10 @@ const Attention& attention_of(cudnnHandle_t handle, int device, const long long*
 // engine, -2 on an error of the library.
 extern "C" int launch_attention_library(void* out, const void* q, const void* k, const void* v, const void* mask, void* scratch,
                                         long long scratch_bytes, const long long* geometry, int width, int value, float scale,
-                                        int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream) {
+                                        float cap, int causal, int mask_kind, int is_float16, int engine, cudaStream_t stream) {
   Problem p;
   int64_t mask_strides[4];
-  if (!read(geometry, width, value, is_float16, causal, mask_kind, &p, mask_strides)) return kNotAvailable;
+  if (!read(geometry, width, value, is_float16, causal, mask_kind, cap > 0.0f, &p, mask_strides)) return kNotAvailable;
   const std::lock_guard<std::mutex> guard(lock());
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return kLibrary;
@@ -269,12 +276,16 @@ extern "C" int launch_attention_library(void* out, const void* q, const void* k,
   const int64_t mask_bytes = p.is_boolean ? (size_of(p.mask_dims) * 2 + 255) / 256 * 256 : 0;
   if (!built.first || built.second + logarithm_bytes + mask_bytes > scratch_bytes) return kNotAvailable;
   if (p.is_boolean) write_mask(room + logarithm_bytes, mask, p, mask_strides, stream);
-  const float infinity = -INFINITY;
+  const float infinity = -INFINITY, factor = p.capped ? scale / cap : scale;
   std::vector<int64_t> ids = {kQ, kK, kV, kOut, kScale};
-  std::vector<const void*> pointers = {q, k, v, out, &scale};
+  std::vector<const void*> pointers = {q, k, v, out, &factor};
   if (p.masked) {
     ids.push_back(kMask);
     pointers.push_back(p.is_boolean ? room + logarithm_bytes : mask);
+  }
+  if (p.capped) {
+    ids.push_back(kCap);
+    pointers.push_back(&cap);
   }
   if (p.causal) {
     ids.push_back(kInfinity);

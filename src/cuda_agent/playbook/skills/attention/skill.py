@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
@@ -13,7 +14,7 @@ from cuda_agent.playbook.algebra.attention import ATTENTION
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.attention.call import MASKS, Attention, read
-from cuda_agent.playbook.skills.attention.layout import Operands, place
+from cuda_agent.playbook.skills.attention.layout import Operands, joined_keys, place
 from cuda_agent.playbook.skills.shared.operands import buffers, launch_step, library_graph_files
 
 #: the most parts into which the keys of a row are split, and the bytes that their results may take.
@@ -30,7 +31,9 @@ class AttentionSkill(Skill):
         call = read(node, state.meta, state.device, state.precision)
         if call is None:
             return None
-        found = place(state, node, call)
+        joined = joined_keys(state, call)
+        call = replace(call, joined=bool(joined))
+        found = place(state, node, call, joined or (call.k, call.v))
         if found is None:
             return None
         operands, result, sizes, strides = found
@@ -52,12 +55,13 @@ def _step(
 ) -> Step:  # fmt: skip
     name, heads = cpp_name(node.name), sizes[0] * sizes[1] * call.group
     mask_type = state.meta(call.mask).dtype if call.mask else call.dtype
-    items = ir.ITEM_BYTES[call.dtype]
+    items, more = ir.ITEM_BYTES[call.dtype], operands.more or (None, None)
     arguments = {
         "void* out": f"{name}.data_ptr()",
         "q": pointer(operands.q, items),
         "k": pointer(operands.k, items),
         "v": pointer(operands.v, items),
+        **{word: pointer(view, items) for word, view in zip(("kk", "vv"), more, strict=False) if call.is_half},
         "mask": pointer(operands.mask, ir.ITEM_BYTES[mask_type]),
     }
     splits = 1
@@ -68,8 +72,8 @@ def _step(
         arguments["void* scratch"] = f"{cpp_name(scratch[0].name)}.data_ptr()"
         arguments["long long scratch_bytes"] = f"{size}LL"
     kind = 0 if call.mask is None else MASKS.get(mask_type, 1)
-    more = {"float scale": f"{call.scale!r}f", "float cap": f"{call.cap!r}f"}
-    more |= {"int causal": str(int(call.causal)), "int mask_kind": str(kind)}
+    rest = {"float scale": f"{call.scale!r}f", "float cap": f"{call.cap!r}f"}
+    rest |= {"int causal": str(int(call.causal)), "int mask_kind": str(kind)}
     words = [
         *["causal"] * call.causal, *["capped"] * bool(call.cap), *[f"mask_{mask_type}"] * (call.mask is not None)
     ]  # fmt: skip
@@ -79,8 +83,8 @@ def _step(
         f"launch_{call.stem}",
         arguments,
         {"geometry": [*sizes, splits, *strides]},
-        more=more,
-        inputs=buffers([operands.q, operands.k, operands.v, operands.mask]),
+        more=rest,
+        inputs=buffers([operands.q, operands.k, operands.v, *operands.more, operands.mask]),
         outputs=(Buffer(node.name, TensorMeta(shape=result.shape, dtype=call.dtype, strides=result.strides)),),
         files={f"kernels/{call.stem}.cu": kernel(call), **(library_files() if call.is_half else {})},
         tunables={tunable: call.form.settings},
@@ -115,6 +119,7 @@ def kernel(call: Attention) -> str:
         "VALUE": ("64", str(call.value)),
         "ELEMENT": ("__nv_bfloat16", call.form.element),
         "PLAIN": ("1", str(int(call.is_plain))),
+        "JOINED": ("0", str(int(call.joined))),
         "LAUNCH": (f"launch_attention_{'half' if call.is_half else 'float32'}", f"launch_{call.stem}"),
     }
     for name, (old, new) in lines.items():

@@ -67,7 +67,8 @@ def only_reader(state: PlanState, name: str) -> Node | None:
 def plain_copy(state: PlanState, name: str) -> StridedView:
     """Makes a row-major copy of a value by a kernel of its own, and returns the window on it."""
     builder, copy = state.builder, state.fresh(f"{name}_plain")
-    builder.pointwise("copy", builder.resolve(name), dtype=state.meta(name).dtype, name=copy)
+    resolved = builder.resolve(name)
+    builder.pointwise("copy", resolved, dtype=builder.values[resolved].dtype, name=copy)
     # Required by name: a copy that isn't in memory yet counts as a view of what it copies.
     state.require([copy])
     return windows(state, [copy])[0]
