@@ -23,6 +23,7 @@ from cuda_agent.release.gate import GateOptions, load_gate
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.release.records import Promotion
 from cuda_agent.release.subject import Subject, load_subject, rival
+from cuda_agent.report.tables.columns import plain_table
 
 if TYPE_CHECKING:
     from cuda_agent.release.promote import Examined
@@ -122,15 +123,9 @@ def _concluded(
     return promotion.model_copy(update={"entry": evidence.add(registry, files, promotion, key)})
 
 
-def _columns(*headers: str, title: str | None = None) -> Table:
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    return table
-
-
 def _gate_table(promotion: Promotion) -> Table:
-    table = _columns("gate", "result", "reason", title=plain(promotion.task))
+    headers = ("gate", "result", "reason")
+    table = plain_table(*headers, left=headers, wrap=headers, title=plain(promotion.task))
     for gate in promotion.gates:
         status = Text(gate.status.replace("_", " "), style=STYLES[gate.status])
         table.add_row(gate.name.replace("_", " "), status, Text(plain(gate.reason)))
@@ -180,7 +175,8 @@ def _document(entry: RegistryEntry, faults: dict[str, str], changed: set[str]) -
 
 
 def _entry_table(found: tuple[RegistryEntry, ...], faults: dict[str, str], changed: set[str]) -> Table:
-    table = _columns("entry", "task", "since", "speed", "state")
+    headers = ("entry", "task", "since", "speed", "state")
+    table = plain_table(*headers, left=headers, wrap=headers)
     for entry in found:
         promotion = entry.promotion
         speed = next((g.reason for g in promotion.gates if g.name == "speed"), "") if promotion else ""
