@@ -15,9 +15,8 @@ from cuda_agent.core.assets import filled
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks import store
-from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import CANDIDATES_FILE
+from cuda_agent.core.lines import append, read_lines
+from cuda_agent.tasks.records import CANDIDATES_FILE, DatasetTask
 
 if TYPE_CHECKING:
     from cuda_agent.training.evaluate import SearchComparison
@@ -51,10 +50,10 @@ def tasks(
         raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
     if out.exists():
         raise UsageError(f"{out} exists", "Choose another --out")
-    candidates = store.read_lines(path, DatasetTask)[:first]
+    candidates = read_lines(path, DatasetTask)[:first]
     with Judges(folder / "pocket", JudgeOptions(device=Device.CPU)) as judges:
         found = choose(candidates, judges, device=device, train=train, held_out=held_out, seed=seed, progress=say)
-    store.append(out, found)
+    append(out, found)
     say(f"{len(found)} tasks: {out}")
     return 0
 

@@ -1,15 +1,16 @@
-"""Writes files that survive a kill, because they are written completely or not at all, and finds the cache and unused
-names."""
+"""Writes files completely or not at all, so that they survive a kill; locks files; finds the cache and unused names."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,6 +89,32 @@ def _whole_lines(stream: BinaryIO) -> int:
             return begin + found + 1
         end = begin
     return 0
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, patience_s: float = 0.0) -> Iterator[None]:
+    """Holds the lock of a file, which has the number of this process meanwhile. The lock ends with the process. Raises
+    StoreError if another process still holds it after `patience_s` seconds."""
+    end = time.monotonic() + patience_s
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _refused(path, error) from None
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another one"
+                    raise StoreError(f"{path.parent} is in use by process {holder}", "Wait for it, or end it") from None
+            time.sleep(0.2)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def cache_dir(*parts: str) -> Path:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.core.config import Regression
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Evaluation
-from cuda_agent.tasks import store
 
 
 class KnownFailure(Record):
@@ -28,8 +28,7 @@ def regressions_file(registry: Path, task_key: str) -> Path:
 
 def read_failures(registry: Path, task_key: str) -> tuple[KnownFailure, ...]:
     """Returns the failures in the order in which they were found. Raises StoreError."""
-    path = regressions_file(registry, task_key)
-    return tuple(store.read_lines(path, KnownFailure)) if path.exists() else ()
+    return tuple(read_lines(regressions_file(registry, task_key), KnownFailure, optional=True))
 
 
 def remember(
@@ -47,5 +46,5 @@ def remember(
             regression=key[0], batch=batch, candidate=evaluation.candidate_digest, reason=evaluation.reason[:500],
             when=when,
         )  # fmt: skip
-    store.append(regressions_file(registry, task_key), new.values())
+    append(regressions_file(registry, task_key), new.values())
     return tuple(new.values())

@@ -15,6 +15,9 @@ from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import Stack
 
+#: The file of a dataset's folder that has every candidate, a line each.
+CANDIDATES_FILE = "candidates.jsonl"
+
 #: The values of a tensor that `get_inputs` draws.
 Values = Literal[
     "normal", "uniform", "positive", "probabilities", "log_probabilities", "signs", "indices", "mask", "positions"

@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
+from cuda_agent.core.lines import read_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
-from cuda_agent.tasks import store
 
 #: file of a stage's episodes.
 EPISODES_FILE = "episodes.jsonl"
@@ -151,4 +151,4 @@ class Environment(Protocol):
 
 def read_episodes(path: Path) -> list[Episode]:
     """Returns the episodes of a file, none if it doesn't exist. Raises StoreError."""
-    return store.read_lines(path, Episode, optional=True)
+    return read_lines(path, Episode, optional=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from cuda_agent.core.lines import append, read_lines, write_lines
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.reward import MARGIN
-from cuda_agent.tasks import store
 from cuda_agent.training.episodes import Environment, Episode, Generate, read_episodes
 from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order, spread
 
@@ -144,20 +144,20 @@ def evaluate_stage(
         if done:
             # A kill interrupted their writing.
             played = [episode for episode in played if episode.seed // SEED_STEP != seed]
-            store.write_lines(path, played)
+            write_lines(path, played)
         many = [task for task in tasks for _ in range(episodes)]
         fresh = environment.play(many, sampler(seed), seed=seed * SEED_STEP)
-        store.append(path, fresh)
+        append(path, fresh)
         played += fresh
     score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, best=best or {})
     if all(one.stage != stage for one in read_scores(folder)):
-        store.append(folder / SCORES, [score])
+        append(folder / SCORES, [score])
     return score
 
 
 def read_scores(folder: Path) -> list[StageScore]:
     """Returns the scores in a folder, none if it has no file of them. Raises StoreError."""
-    return store.read_lines(folder / SCORES, StageScore, optional=True)
+    return read_lines(folder / SCORES, StageScore, optional=True)
 
 
 def score_of(

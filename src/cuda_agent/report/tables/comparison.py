@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cuda_agent.core.bench import Estimate
-from cuda_agent.core.comparison import Cell, Comparison, Paired, Side
+from cuda_agent.core.bench import Cell, Comparison, Estimate, Paired, Side
 from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.metrics import ratio

@@ -15,6 +15,7 @@ from pathlib import Path
 from cuda_agent.core.assets import filled
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
@@ -22,7 +23,6 @@ from cuda_agent.tasks.compose.run import Skipped, dataset_task
 from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
-from cuda_agent.tasks.store import append, read_lines
 
 ANSWERS_FILE = "answers.jsonl"
 _ATTEMPTS = 3

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.lines import read_lines
 from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import read_lines
 
 #: The column names of a task's source, the likeliest first.
 _COLUMNS = ("code", "source", "pytorch_code", "pytorch_module", "reference", "reference_code", "problem", "task")

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.files import locked
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append, read_headed, read_lines
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import Measurement, MeasurementFile
-from cuda_agent.tasks.store import append, only_one, read_headed, read_lines
 
 _NAME = "measurements-{}.jsonl"
 _CHECKS = "checks-{}.jsonl"
 #: The lock for appending to these files.
-FILTER = "filter"
+FILTER_LOCK = ".filter.lock"
 #: Fields of the stack that times don't depend on.
 _INDIFFERENT = {"cuda_agent", "cxx_compiler", "cuda_compiler"}
 
@@ -97,7 +98,7 @@ def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
     Raises UsageError where a source has none, StoreError.
     """
     added: dict[str, int] = {}
-    with only_one(folder, FILTER):
+    with locked(folder / FILTER_LOCK):
         for found in _found_in(sources):
             journal = Journal(folder, found.stack)
             new = [one for key, one in sorted(found.by_key.items()) if key not in journal.measured]
