@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import AliasChoices, Field, model_validator
 
+from cuda_agent.core.baselines import MATCHED
 from cuda_agent.core.config import Regression, TimingStop
 from cuda_agent.core.enums import Device, OracleWay, Phase, Precision, SandboxLevel, Signal, Verdict
 from cuda_agent.core.record import Record, StoredRecord
@@ -216,6 +217,15 @@ class ProfileReport(Record):
             raise ValueError(f"the matched baseline {self.matched!r} was not timed")
         return self
 
+    def ratio(self, baseline: str) -> Ratio | None:
+        """Returns the speed-up over a baseline, or over the fastest one at the policy (`matched`). None where the
+        baseline has no time."""
+        return self.ratios.get(self.matched if baseline == MATCHED else baseline)
+
+    def timing(self, baseline: str) -> Timing | None:
+        """Returns the times of a baseline in the same way."""
+        return self.baselines.get(self.matched if baseline == MATCHED else baseline)
+
 
 class KernelTime(Record):
     """All runs of one GPU kernel in a call."""
@@ -312,16 +322,20 @@ class Evaluation(StoredRecord):
         return self
 
     @property
+    def passed_profile(self) -> ProfileReport | None:
+        """The profile of a candidate that passed."""
+        return self.profile if self.verdict is Verdict.PASSED else None
+
+    @property
     def latency_us(self) -> float | None:
         """The candidate's time in microseconds if it passed."""
-        passed = self.verdict is Verdict.PASSED and self.profile is not None
-        return self.profile.candidate.latency_us if passed and self.profile else None
+        return self.passed_profile.candidate.latency_us if self.passed_profile else None
 
     @property
     def matched_ratio(self) -> float | None:
         """The matched baseline's time / the candidate's if it passed."""
-        ratio = self.profile.ratios.get(self.profile.matched) if self.profile else None
-        return ratio.value if ratio and self.verdict is Verdict.PASSED else None
+        ratio = self.passed_profile.ratio(MATCHED) if self.passed_profile else None
+        return ratio.value if ratio else None
 
 
 class ScreenReport(Record):

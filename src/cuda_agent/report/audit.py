@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import Audit, Audits, AuditVerdict
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plain import plain
-from cuda_agent.report.rows import BASELINES, ReportRow
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.units import percent, times
 
 #: speed-ups from which on a win is checked, whatever the other tasks reach.

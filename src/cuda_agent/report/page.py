@@ -15,7 +15,7 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cuda_agent.core.baselines import Baseline
+from cuda_agent.core.baselines import BASELINES, Baseline
 from cuda_agent.core.bench import AuditVerdict, Estimate, Metrics
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plain import plain
@@ -26,7 +26,7 @@ from cuda_agent.report.details import KEPT, Blobs, Details, details, pack
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import symbol
-from cuda_agent.report.rows import BASELINES, STATES, ReportRow
+from cuda_agent.report.rows import STATES, ReportRow
 from cuda_agent.report.samples import STRIP, programs
 from cuda_agent.report.tables.evaluation import errors_line, stack_line
 from cuda_agent.report.training import Series

@@ -84,3 +84,7 @@ class Baseline(Record):
 
 EAGER = Baseline(form="eager").name
 COMPILE = Baseline(form="compile").name
+#: The fastest baseline at the precision policy.
+MATCHED = "matched"
+#: The baselines of tables and metrics.
+BASELINES = (EAGER, COMPILE, MATCHED)

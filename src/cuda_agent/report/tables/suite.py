@@ -10,11 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Timing, Trajectory
-from cuda_agent.report.rows import BASELINES, JudgedRow
+from cuda_agent.report.rows import JudgedRow
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import bounds, geometric_mean, microseconds, times
 
