@@ -12,8 +12,6 @@ t0/t > 1/0.95, so the test is `ratio.low > 1/0.95`. With `RewardBaseline.MATCHED
 the candidate's precision policy, whatever it is. A task whose answer is a constant is never paid.
 """
 
-from __future__ import annotations
-
 from cuda_agent.core.baselines import COMPILE, EAGER, MATCHED, Baseline
 from cuda_agent.core.enums import Milestone, RewardBaseline, Signal
 from cuda_agent.core.records import Evaluation, KernelReport, Ratio, Reward

@@ -1,7 +1,5 @@
 """Judges every candidate of a recorded run again, without a policy, and gives the times beside the recorded ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

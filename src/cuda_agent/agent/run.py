@@ -1,7 +1,5 @@
 """One run of an agent: it is started or resumed, played to its end, and recorded."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress

@@ -1,8 +1,6 @@
 """Runs the agent's shell commands in the workspace's sandbox: without network, with the GPU only through the command
 `gpu`, and without sight of the rest of the run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

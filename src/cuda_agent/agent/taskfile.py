@@ -1,7 +1,5 @@
 """Reads a task file in the KernelBench convention. Checks only the syntax; the judge runs the file in its sandbox."""
 
-from __future__ import annotations
-
 import ast
 import symtable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compares benchmark runs task by task, and tells differences from noise."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

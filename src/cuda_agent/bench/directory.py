@@ -4,8 +4,6 @@ bench.json and suite.jsonl describe the run. results.jsonl gets a line for each 
 for each turn on the device. metrics.json has the metrics, and tasks/ID the run directories of `optimize`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path

@@ -4,8 +4,6 @@ All metrics are over *all* finished tasks of a group, failures included. Interva
 tasks. They say how much a number depends on the choice of tasks, not how precisely each task was timed.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Plays one task of a benchmark like `optimize`, in its run directory."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ Several tasks run at once, each in a thread; the pool decides which of them has 
 as it is known.
 """
 
-from __future__ import annotations
-
 import functools
 import queue
 import threading
@@ -14,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.policy import PolicyMaker
@@ -116,7 +115,7 @@ class Players:
         self._stopping = False
         self._policy_errors = 0
 
-    def __enter__(self) -> Players:
+    def __enter__(self) -> Self:
         for number in range(self._jobs):
             thread = threading.Thread(target=self._drive, name=f"task-{number + 1}", daemon=True)
             self._threads.append(thread)

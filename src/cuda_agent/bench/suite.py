@@ -1,8 +1,6 @@
 """Reads the tasks of a suite: a folder in KernelBench's layout, a dataset of this project, a Hugging Face dataset, or
 task files. No task is executed, and a bad task stays in the suite: its result has the reason."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """cuda-agent bench, cuda-agent compare"""
 
-from __future__ import annotations
-
 import sys
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """cuda-agent optimize --parts: a module that can't be replaced whole, its parts in kernels and the rest in PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """cuda-agent pocket: the small preset's tasks, the table of all its choices, searches compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -88,7 +86,7 @@ def fill(
     )
 
 
-def _row(name: str, split: str, rows: Sequence[PlanChoice]) -> dict[str, object]:
+def _row(name: str, split: str, rows: "Sequence[PlanChoice]") -> dict[str, object]:
     from cuda_agent.training.pocket.table import best_us, spread
 
     best, wide = best_us(rows), spread(rows)
@@ -130,7 +128,7 @@ def compare(
     return CommandAnswer(found, [_filled("compare", found=found)], _left_out(found))
 
 
-def _left_out(searches: SearchComparison) -> list[str]:
+def _left_out(searches: "SearchComparison") -> list[str]:
     left = len(searches.left_out)
     return [f"Left out, since no choice has a time: {left} tasks"] if left else []
 
@@ -154,7 +152,7 @@ def summary(
     return CommandAnswer(found, [_summarized(found)], _left_out(found.searches))
 
 
-def _summarized(found: Summary) -> str:
+def _summarized(found: "Summary") -> str:
     # Gaps to the same search follow each other.
     against = {
         search.name: [

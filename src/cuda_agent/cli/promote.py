@@ -1,7 +1,5 @@
 """cuda-agent promote, cuda-agent promoted"""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,7 +96,7 @@ def _concluded(
     rivals: Mapping[str, Candidate],
     lock: StackLock,
     registry: Path,
-    examined: Examined,
+    examined: "Examined",
     key: bytes | None,
 ) -> Promotion:
     """With its entry in the registry where it passed; else the refusal in its history."""

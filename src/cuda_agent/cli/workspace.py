@@ -1,7 +1,5 @@
 """cuda-agent init, cuda-agent judge, cuda-agent mcp: a workspace for an agent of your own"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The records of a benchmark, and of the comparison of several: `bench` writes them, `report` shows them."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field
@@ -68,7 +66,7 @@ class BenchResult(StoredRecord):
     """Whether no other task ran beside it."""
 
     @classmethod
-    def of(cls, task: SuiteTask, run: Trajectory, *, turns: int, failed_builds: int = 0) -> BenchResult:
+    def of(cls, task: SuiteTask, run: Trajectory, *, turns: int, failed_builds: int = 0) -> "BenchResult":
         """Returns the result of a finished run."""
         spent = run.budget.model_dump(include={"tokens", "cost", "wall_s", "judge_s"})
         told = {"outcome": run.outcome, "message": run.message, "evaluation": run.evaluation, "reward": run.reward}

@@ -1,6 +1,6 @@
 """The reports of the judge's phases and the evaluation of a candidate. `core.records` exports them."""
 
-from __future__ import annotations
+from typing import Self
 
 from pydantic import AliasChoices, Field, model_validator
 
@@ -41,7 +41,7 @@ class BuildReport(Record):
     """The compilers' messages."""
 
     @model_validator(mode="after")
-    def _library_means_success(self) -> BuildReport:
+    def _library_means_success(self) -> Self:
         if self.succeeded != (self.library_digest is not None):
             raise ValueError("a library exists exactly when the build succeeded")
         return self
@@ -100,7 +100,7 @@ class VerifyReport(Record):
     """Its parts: `reference`, `candidate`, `comparison`."""
 
     @model_validator(mode="after")
-    def _passed_means_all(self) -> VerifyReport:
+    def _passed_means_all(self) -> Self:
         if self.passed != (bool(self.trials) and all(trial.passed for trial in self.trials)):
             raise ValueError("verification passes exactly when every trial passed")
         return self
@@ -140,7 +140,7 @@ class Timing(Record):
     """Peak of device memory."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Timing:
+    def _ordered(self) -> Self:
         if not self.low_us <= self.latency_us <= self.high_us:
             raise ValueError("the interval includes the time")
         return self
@@ -212,7 +212,7 @@ class ProfileReport(Record):
     """Its parts: `weights`, `memory`, `warm`, `plan`, in the rounds `inputs`, `bursts`, `checks`, and `after`."""
 
     @model_validator(mode="after")
-    def _matched_exists(self) -> ProfileReport:
+    def _matched_exists(self) -> Self:
         if self.matched not in self.baselines:
             raise ValueError(f"the matched baseline {self.matched!r} was not timed")
         return self
@@ -312,7 +312,7 @@ class Evaluation(StoredRecord):
     """Time of each phase."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Evaluation:
+    def _possible(self) -> Self:
         if self.profile is not None and (self.verify is None or not self.verify.passed):
             raise ValueError("a profile exists only when verification passed")
         if self.verdict is Verdict.PASSED and (self.profile is None or self.violations):

@@ -1,7 +1,5 @@
 """Writes files completely or not at all, so that they survive a kill; locks files; finds the cache and unused names."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Reads files of JSON lines, and appends to them durably, so that a kill loses at most the line being written."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The base of every record on disk: frozen, without unknown fields, with a schema version."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar, Self
 

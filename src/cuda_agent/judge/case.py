@@ -1,7 +1,5 @@
 """Takes one candidate through the phases guard, build, verify and profile, and records the result."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Sequence

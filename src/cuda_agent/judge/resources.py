@@ -1,7 +1,5 @@
 """Holds what the judge of one task keeps: the reference, the baselines, and a fresh worker for every candidate."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

@@ -1,7 +1,5 @@
 """The judge of one task, which gives one verdict for each candidate."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 from cuda_agent.core.config import JudgeOptions, TimingStop

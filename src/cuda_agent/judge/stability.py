@@ -5,8 +5,6 @@ Each evaluation has its own candidate worker, so the numbers contain the effects
 core, the clock. Nothing is compiled: the program is an operator of torch, and eager is the only baseline.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

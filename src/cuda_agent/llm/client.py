@@ -3,8 +3,6 @@
 It uses the official `openai` SDK, or `litellm` for other protocols. Both are optional and imported at first use.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -50,7 +48,7 @@ def prepare(options: LanguageModelOptions | None, key_file: Path | None) -> Key 
     return find_key(options.base_url, key_file)
 
 
-def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) -> Client:
+def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) -> "Client":
     """Raises UsageError when the package is missing."""
     require(options.protocol)
     open_stream = (_openai if options.protocol == "openai" else _litellm)(options, key)

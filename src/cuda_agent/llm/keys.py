@@ -1,7 +1,5 @@
 """The key of an endpoint, from a file or the environment. Only the endpoint is sent it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prices from a table that the user gives. No price is estimated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.core.config import Price

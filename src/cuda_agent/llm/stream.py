@@ -1,7 +1,5 @@
 """Joins the chunks of a streamed answer, and evens out small differences between servers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The other operators are left to the skills, or are reported as not covered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -5,8 +5,6 @@ that must be in memory and also stores the others that it computes anyway. A red
 frame (`Conflict`) is put into memory by a kernel before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -5,8 +5,6 @@ history.jsonl         what was promoted, refused and revoked, when and why; it o
 regressions/          see `regressions`
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """The settings of the promotion gate: the typed form of gate.yaml."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The promotion gate: it runs the judge on a candidate for each requirement, in order."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The inputs on which candidates for a task have failed, to be tried again: a file for each task, which only grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path

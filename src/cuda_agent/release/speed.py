@@ -1,7 +1,5 @@
 """The speed gate: the worst lower bound over all cold processes and all baselines. The functions are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Reads what is promoted: the best candidate of a run, or that of a workspace, with its task."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chooses the tasks that a person should check (suspicious wins and a random sample), and keeps the audits."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Computes the shapes of a run's drawings; `assets/charts.html.j2` writes them as SVG."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

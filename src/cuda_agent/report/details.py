@@ -1,7 +1,5 @@
 """Reads the details of one task from its run directory: code, transcript and candidates."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

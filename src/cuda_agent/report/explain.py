@@ -1,7 +1,5 @@
 """Explains to learners what was done to a task and why it helps, from the plan, the playbook's notes and the times."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

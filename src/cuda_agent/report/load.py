@@ -1,8 +1,6 @@
 """Reads what a command left in a folder, complete or not: a benchmark run, a run of `optimize`, a folder of such runs,
 or a training run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

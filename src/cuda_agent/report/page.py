@@ -1,7 +1,5 @@
 """Writes a recorded run as one HTML file that needs no network. The details of tasks are packed in it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

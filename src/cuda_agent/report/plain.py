@@ -1,7 +1,5 @@
 """Shortens texts and names for people, and shows differences between candidates."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """One task of a report: how it ended, and the numbers that follow from its evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

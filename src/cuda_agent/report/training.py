@@ -1,7 +1,5 @@
 """Reads `metrics.jsonl` of a training run: one series for each metric of each stage."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

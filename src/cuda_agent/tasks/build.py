@@ -6,8 +6,6 @@ measurements and configuration give the same dataset, because the number of cand
 nothing else.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Seed (crawl) -> DatasetTask (compose) -> Measurement (filter) -> Similarity (dec
 are expressions: Python arithmetic over the letters of the layouts and the names of the parameters.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Literal
 

@@ -3,11 +3,9 @@
 Training uses the ids exactly as they were sampled. Nothing is tokenised again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -72,7 +70,7 @@ class Episode(StoredRecord):
     wall_s: float = 0.0
 
     @model_validator(mode="after")
-    def _aligned(self) -> Episode:
+    def _aligned(self) -> Self:
         if not len(self.response_ids) == len(self.mask) == len(self.log_probabilities):
             raise ValueError("response_ids, mask and log_probabilities have one entry a token")
         if any(value not in (0, 1) for value in self.mask) or self.mask[-1] != 1:

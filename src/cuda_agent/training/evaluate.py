@@ -5,8 +5,6 @@ number of evaluations until a candidate reaches 95 % of the speed of the best ch
 Uncertainty is over tasks: a paired bootstrap of per-task means.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

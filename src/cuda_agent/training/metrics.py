@@ -1,7 +1,5 @@
 """Logs every step: one JSON object with flat numeric keys per line, and TensorBoard if it is installed."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

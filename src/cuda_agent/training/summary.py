@@ -1,8 +1,6 @@
 """Compares trainings on the same tasks: seeds of one recipe, and recipes with a part left out. It reads their folders
 only; nothing is played and no device is needed."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

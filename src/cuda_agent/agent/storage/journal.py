@@ -4,8 +4,6 @@ A move is in the checkpoint before its first tool runs, so no model answer is re
 run again in the workspace as it was before.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

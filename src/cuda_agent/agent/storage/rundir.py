@@ -1,8 +1,6 @@
 """The folder of a run: workspace/, transcript.jsonl, trajectory.json, evaluation.json, manifest.json, best.json (the
 best candidate so far), checkpoint.json and store/ (from which a killed run resumes), config.json, task.json, logs/."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -38,7 +36,7 @@ class RunDirectory:
         self.logs = self.path / "logs"
 
     @classmethod
-    def create(cls, out: str | Path | None, task_name: str) -> RunDirectory:
+    def create(cls, out: str | Path | None, task_name: str) -> "RunDirectory":
         """Creates `out`, or runs/<task>-<time>. Raises UsageError if it isn't empty, StoreError if it can't be
         created."""
         path = Path(out) if out is not None else _fresh(Path("runs"), task_name)

@@ -1,7 +1,5 @@
 """Stores turns, one JSON line each. A turn is durable before the next begins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

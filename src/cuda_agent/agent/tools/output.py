@@ -1,7 +1,5 @@
 """Shortens long outputs: both ends are shown, and a file of the run directory holds the whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.core.errors import StoreError

@@ -1,8 +1,6 @@
 """The options of a command from the fields of its configuration, and `--config FILE` with the same settings. Completes
 them: device, policy, language model."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import typing

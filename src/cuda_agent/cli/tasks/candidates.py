@@ -1,7 +1,5 @@
 """cuda-agent tasks crawl, tasks compose, tasks import"""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """cuda-agent tasks build, tasks export, tasks stats"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Runs a compiler in a sandbox and caches its outputs."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """Compiles a candidate into a shared library `cuda_extension.so`, in a sandbox without network and without a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

@@ -5,8 +5,6 @@ stand-ins: libraries of the same names with only the symbols that these objects 
 result needs the same symbols of the same libraries. Of pybind11's functions it gets those that these objects need.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -5,8 +5,6 @@ Each layer can convict a candidate and none can acquit it. Before the build, the
 preprocessed text, the imported symbols and the needed libraries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `python_tree.yaml` lists the names that it may use.
 """
 
-from __future__ import annotations
-
 import ast
 
 from cuda_agent.core.assets import word_lists

@@ -1,7 +1,5 @@
 """Makes the report of an inspection: generated code, a run with kernel times, counters, and the limit."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

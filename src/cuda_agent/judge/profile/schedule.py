@@ -5,8 +5,6 @@ in all, because it says what the outputs must be), one that is far from the fast
 every fourth once its median is known.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

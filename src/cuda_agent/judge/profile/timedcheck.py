@@ -8,8 +8,6 @@ block of elements, where errors scatter. Integers may differ, in a round and ove
 verified ones differed (at least one of an output).
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ rounds, not calls, are the independent samples. Each round gives one median per 
 programs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

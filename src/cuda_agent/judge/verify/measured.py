@@ -1,7 +1,5 @@
 """The result of comparing one output: measured errors, and whether they pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The windows are a view with one more dimension for each direction of several taps. The reduction is over these.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

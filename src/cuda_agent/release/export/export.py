@@ -1,7 +1,5 @@
 """Writes a run's best candidate as a separate project, which doesn't need this package."""
 
-from __future__ import annotations
-
 import keyword
 import re
 import sys

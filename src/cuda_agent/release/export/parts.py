@@ -1,7 +1,5 @@
 """Writes a model whose parts were replaced as one project: a package for each part, and the model around them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.core.errors import UsageError

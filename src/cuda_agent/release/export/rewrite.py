@@ -1,7 +1,5 @@
 """Reads the syntax of sources for an export, and rewrites their imports of the extension."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Reads what is exported: the best candidate of a run, or a promoted one, with its evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Describes the verified call of an export: shapes, types and nesting, from the reference worker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

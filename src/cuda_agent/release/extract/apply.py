@@ -1,7 +1,5 @@
 """`apply`: measures the whole model with optimized submodules in it, beside the original."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime

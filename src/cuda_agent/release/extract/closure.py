@@ -4,8 +4,6 @@ A definition in the user's code is copied together with every module-level state
 user's modules.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """`extract`: runs the user's model in a sandboxed process and writes the folder of tasks that the process found."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

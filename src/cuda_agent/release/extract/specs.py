@@ -7,8 +7,6 @@ It reads texts only; none of the user's code runs here.
   --input NAME=LITERAL                 a constant, such as `use_cache=False`
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ inputs are only those that the model draws, and an output may differ from the or
 nearer, because rounding errors grow through a deep model.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field

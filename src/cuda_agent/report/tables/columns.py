@@ -1,7 +1,5 @@
 """Tables of a terminal: without borders, numbers at the right."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from rich.table import Table

@@ -1,7 +1,5 @@
 """Shows benchmark runs side by side: a row for each task, marked where it is faster or slower than in the first run."""
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 

@@ -1,7 +1,5 @@
 """Shows the candidates of a recorded run that were judged again: one row each, with the results of then and now."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

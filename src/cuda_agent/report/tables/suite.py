@@ -1,7 +1,5 @@
 """Shows several runs as one table: a row for each task, geometric means over the correct ones, counts of failures."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

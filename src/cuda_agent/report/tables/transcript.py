@@ -1,7 +1,5 @@
 """Shows a recorded run turn by turn: messages, calls, answers, times, and each candidate's change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 

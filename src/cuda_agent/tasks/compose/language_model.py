@@ -3,8 +3,6 @@
 The model's code is only parsed here; the filters run it in the judge's sandbox.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import random

@@ -1,7 +1,5 @@
 """Composes into a dataset's folder. It continues where the folder's file ends, and refuses to mix two streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

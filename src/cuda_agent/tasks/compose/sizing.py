@@ -1,8 +1,6 @@
 """Finds sizes for a time: a chain's unknowns are drawn, then scaled until the predicted eager time is near the wanted
 one."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Guesses arguments of transformers layers from their names: values for constructors, tensors for `forward`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A seed with chosen sizes and arguments: its source and its tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Fits the cost of a layer as a formula to its operators on meta tensors at two lengths."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """The whole crawl: it tries the catalogue's entries that the installed libraries have, and lists the callables that
 were left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exports a dataset: one parquet file for each split, and a dataset card. The same tasks give the same bytes."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter

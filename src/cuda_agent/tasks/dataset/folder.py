@@ -1,7 +1,5 @@
 """Reads the files of the stages in a dataset's folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The published dataset's format: its splits, and reading it as candidates."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

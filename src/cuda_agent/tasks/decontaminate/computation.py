@@ -6,8 +6,6 @@ module or a function have no effect. A loop over an unknown sequence is followed
 followed.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 No source is executed. An unreadable source is an error, because a source that isn't compared would pass.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass

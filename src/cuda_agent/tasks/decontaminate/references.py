@@ -1,7 +1,5 @@
 """Evaluation tasks in the form for comparisons, and fingerprint files, which have no source text."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

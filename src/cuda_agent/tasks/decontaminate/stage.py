@@ -1,7 +1,5 @@
 """The stage compares every task with every evaluation task, and with the earlier tasks of its own dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Reads and writes the filter's results in a dataset's folder. There are two files for each stack: tasks that passed
 the checks, and measurements. Both are only appended to, and known tasks are not checked or measured again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Filters a dataset's candidates. It continues where its files end, and writes every result as soon as it is known."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +30,7 @@ class Shard:
     count: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
+    def parse(cls, text: str) -> "Shard":
         """Parses a shard such as `2/4`. Raises UsageError."""
         first, slash, last = text.partition("/")
         if not (slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):

@@ -1,7 +1,5 @@
 """Remembers verdicts on disk by task, candidate and stack, so that no candidate is timed twice."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future

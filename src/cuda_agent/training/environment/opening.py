@@ -1,7 +1,5 @@
 """Opens an environment from its configuration and a checkpoint's dialogue. Every stage does it before it plays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One episode: it takes the policy's tokens, runs tool calls, returns answers as tokens and ends as an `Episode`."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The base model of the pocket preset: a tokenizer and a small decoder, both trained on transcripts only."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

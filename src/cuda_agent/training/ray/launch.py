@@ -1,7 +1,5 @@
 """Runs a PPO stage with verl's trainer: writes its tasks and settings, follows its steps and copies its models."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 """Our agent loop inside verl's workers. The sandbox lives as long as the episode, so the loop runs the tools; verl
 would make its tools anew for every call."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os

@@ -1,8 +1,6 @@
 """PPO with a critic, for the warm-up in single turns and for the agentic stage. A step plays, judges, learns, checks
 and saves."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Runs a training: its folder, the order of the stages, the models that each starts from, and resumption."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,8 +1,6 @@
 """Trajectory sampling: the warmed-up policy plays every task several times, and the episodes are stored as token
 ids."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
