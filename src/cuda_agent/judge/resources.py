@@ -90,8 +90,6 @@ class Resources:
         #: is known when the task was found fit to be judged.
         self.signal: Signal | None = None
 
-    # ------------------------------------------------------------ life
-
     def __enter__(self) -> Self:
         try:
             self._open()
@@ -216,8 +214,6 @@ class Resources:
             finally:
                 self.progress = before
 
-    # ------------------------------------------------------------ the task
-
     @property
     def reference(self) -> Reference:
         """The task in its worker, loaded when first needed, and again after it died. Raises TaskError."""
@@ -300,8 +296,6 @@ class Resources:
             raise
         except TaskError:
             return None
-
-    # ------------------------------------------------------------ candidates
 
     @one_at_a_time
     def built(self, candidate: Candidate) -> Built:

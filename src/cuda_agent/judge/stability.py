@@ -136,9 +136,6 @@ def _sample(kernel: KnownKernel, found: Profiled, seconds: float) -> Sample:
     )
 
 
-# ---------------------------------------------------------------- what the samples say
-
-
 @dataclass(frozen=True)
 class Stability:
     """The stability of one kernel's ratios: `worst` is the largest |ratio - 1|, `spread` their range over their median,

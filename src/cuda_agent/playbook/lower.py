@@ -40,8 +40,6 @@ class Builder:
     tuples: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     _serial: int = 0
 
-    # ---- reading nodes
-
     def resolve(self, name: str) -> str:
         while name in self.alias:
             name = self.alias[name]
@@ -97,8 +95,6 @@ class Builder:
         if meta is None:
             raise CantLower("has no tensor result")
         return meta
-
-    # ---- adding values
 
     def fresh(self, stem: str) -> str:
         self._serial += 1
@@ -213,8 +209,6 @@ class Builder:
         if self.values[arg].shape != meta.shape:
             arg = self.expand(arg, meta.shape)
         return self.cast(arg, meta.dtype, node.name)
-
-    # ---- lowering nodes
 
     def source(self, name: str, meta: TensorMeta) -> str:
         return self.add(ir.Source(name, meta.shape, meta.dtype, meta.strides))

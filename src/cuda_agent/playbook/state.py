@@ -37,8 +37,6 @@ class State(PlanState):
     #: name of a claimed step -> its claim's `epilogue`.
     _epilogues: dict[str, Epilogue] = field(default_factory=dict)
 
-    # ---- fused kernels
-
     def in_memory(self, name: str) -> bool:
         resolved = self.builder.resolve(name)
         return resolved in self.resident or isinstance(self.builder.values.get(resolved), ir.Source)

@@ -139,8 +139,6 @@ class Examination:
         self._add(self._whole_model())
         return None
 
-    # ------------------------------------------------------------ results
-
     def _add(self, result: GateResult) -> bool:
         """Adds a result with the time since the last one. Returns whether the gate didn't fail."""
         now = time.monotonic()
@@ -156,8 +154,6 @@ class Examination:
         for name in NAMES:
             if name not in decided:
                 self._add(skipped(name, f"{because} failed"))
-
-    # ------------------------------------------------------------ before it runs
 
     def _lock(self) -> GateResult:
         if self._gate.lock is None:
@@ -221,8 +217,6 @@ class Examination:
         except OSError as error:
             raise StoreError(f"Can't make {cache}: {error.strerror}", "Free some space, or set TMPDIR") from None
         return cache
-
-    # ------------------------------------------------------------ sessions of the judge
 
     def _options(self, **changes: object) -> JudgeOptions:
         """Returns the run's options with those that the gate decides."""

@@ -166,9 +166,6 @@ def _inspected(turns: Sequence[Turn], name: str, record: type[_Known]) -> _Known
     return None
 
 
-# ---------------------------------------------------------------- the transcript
-
-
 def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> tuple[TurnStep, ...]:
     store = ContentStore(directory)
     before: Candidate | None = None

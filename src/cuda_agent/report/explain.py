@@ -68,9 +68,6 @@ def explain(row: ReportRow, source: str, turns: Sequence[Turn], limits: Roofline
     )
 
 
-# ---------------------------------------------------------------- what was done
-
-
 def _last_words(turns: Sequence[Turn]) -> str:
     for turn in reversed(turns):
         for call in turn.calls:
@@ -153,9 +150,6 @@ def _first_sentences(source: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     return " ".join(text.split("\n\n")[0].split())[:600]
-
-
-# ---------------------------------------------------------------- why it helps
 
 
 def _numbers(row: ReportRow, limits: Roofline | None) -> list[str]:

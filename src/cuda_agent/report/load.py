@@ -73,9 +73,6 @@ def load(path: Path) -> Recorded:
     raise UsageError(f"{path} holds no run", "Give the folder that cuda-agent bench or optimize left")
 
 
-# ---------------------------------------------------------------- a benchmark run
-
-
 def _bench(path: Path, audits: Audits) -> Recorded:
     manifest = BenchManifest.read(path)
     notes: list[str] = []
@@ -160,9 +157,6 @@ def _inside(path: Path, result: BenchResult | None) -> Path | None:
         return None
     found = (path / result.directory).resolve()
     return found if found.is_relative_to(path.resolve()) and found.is_dir() else None
-
-
-# ---------------------------------------------------------------- runs of optimize
 
 
 def _is_run(path: Path) -> bool:

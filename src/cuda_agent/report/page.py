@@ -122,9 +122,6 @@ def _is_fuller(stored: Evaluation, held: Evaluation | None) -> bool:
     return stored.candidate_digest == held.candidate_digest and stored.profile is not None
 
 
-# ---------------------------------------------------------------- the templates' variables
-
-
 def _overview(
     run: Recorded, metrics: Metrics | None, entries: list[PageEntry], checks: Iterable[ToCheck], limits: Roofline | None
 ) -> dict[str, Any]:
@@ -165,9 +162,6 @@ def _trends(run: Recorded) -> list[tuple[str, list[tuple[Series, charts.Curves]]
     """Returns the drawings of each training stage."""
     drawn = [(series, curves) for series in run.series if (curves := charts.trend(series))]
     return [(stage, list(group)) for stage, group in groupby(drawn, key=lambda pair: pair[0].stage)]
-
-
-# ---------------------------------------------------------------- the environment
 
 
 def _environment() -> Environment:

@@ -113,9 +113,6 @@ class SearchComparison(StoredRecord):
     left_out: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------- a stage
-
-
 def evaluate_stage(
     environment: Environment,
     tasks: Sequence[Task],
@@ -227,9 +224,6 @@ def difference(metric: str, gaps: Sequence[float]) -> MetricDifference:
     return MetricDifference(metric=metric, **dict(interval(gaps)))
 
 
-# ---------------------------------------------------------------- searches
-
-
 def evaluations_to(times_us: Sequence[float | None], best: float) -> int | None:
     """Returns the number of evaluations until a candidate came near the best time, or None."""
     return next((n for n, us in enumerate(times_us, 1) if us is not None and us <= best / NEAR), None)
@@ -310,9 +304,6 @@ def _shuffled(choices: Sequence[PlanChoice], rng: random.Random) -> list[float |
     times = [one.us for one in choices]
     rng.shuffle(times)
     return times
-
-
-# ---------------------------------------------------------------- uncertainty
 
 
 def interval(values: Sequence[float]) -> Interval:

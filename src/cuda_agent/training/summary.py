@@ -220,9 +220,6 @@ def _mean(rows: Sequence[TaskScore]) -> TaskScore:
 _MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
 
 
-# ---------------------------------------------------------------- searches
-
-
 def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
     """Returns the tables of the held-out tasks, with the verdicts on the run's stack."""
     manifest = run.manifest

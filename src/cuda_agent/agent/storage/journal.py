@@ -63,8 +63,6 @@ class RunJournal:
         """Returns the budget at this moment."""
         return self.accounts.budget(self.turns, self.context.device_s)
 
-    # ------------------------------------------------------------ a turn
-
     def begin(self, move: PolicyMove, took_s: float) -> Checkpoint:
         """Makes a move durable. `took_s` is the time that the policy needed for it. Raises StoreError."""
         self._turn_began = time.monotonic() - took_s
@@ -96,8 +94,6 @@ class RunJournal:
         self.turns.append(turn)
         self.pending = None
         return turn
-
-    # ------------------------------------------------------------ after a kill
 
     def resume(self) -> None:
         """Restores the workspace, the tools and the best candidate from the checkpoint, if there is one.

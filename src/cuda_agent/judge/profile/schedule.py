@@ -99,8 +99,6 @@ class Schedule:
         self.rng.shuffle(names)
         return names
 
-    # ------------------------------------------------------------ what is known so far
-
     def ratios(self, name: str) -> list[float]:
         return timing.paired_ratios(self.rounds, name, CANDIDATE)
 

@@ -142,9 +142,6 @@ def _read_once(b: Builder, name: str, by: str) -> bool:
     return True
 
 
-# ---- pooling
-
-
 def _numbers(value: Any, count: int) -> list[int]:
     items = list(value) if isinstance(value, list | tuple) else [value]
     return [int(item) for item in (items * count if len(items) == 1 else items)]
@@ -292,9 +289,6 @@ def _counts(b: Builder, node: Node, directions: Sequence[Direction], with_paddin
 def adaptive_avg_pool(b: Builder, node: Node) -> str:
     x, directions = _adaptive(b, node, "sum")
     return _average(b, node, x, directions, float(ir.numel([d.taps for d in directions])))
-
-
-# ---- depthwise convolutions
 
 
 def depthwise(b: Builder, node: Node) -> str:

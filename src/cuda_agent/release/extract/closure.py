@@ -101,8 +101,6 @@ class Sources:
         taken = [(self._files[name], index) for name in self._order for index in sorted(self._taken[name])]
         return "\n\n\n".join(_text(file, file.body[index]) for file, index in taken)
 
-    # ------------------------------------------------------------ the user's code
-
     def _bind(self, name: str, meaning: str) -> bool:
         """Binds a name. Returns whether it was bound before. Raises Inexpressible where it has another meaning
         already."""
