@@ -30,10 +30,8 @@ _FOLDER = Path(".cuda-agent") / "mcp"
 
 
 def serve(workspace: Workspace) -> None:
-    """Serves on standard input and output until the client closes them.
-
-    Raises DeviceError without the SDK, StoreError while another process holds the workspace, and what a shell raises.
-    """
+    """Serves on standard input and output until the client closes them. Raises DeviceError without the SDK, StoreError
+    while another process holds the workspace, and what a shell raises."""
     try:
         from mcp.server.stdio import stdio_server
     except ImportError:

@@ -107,10 +107,8 @@ class AgentRun:
             shell.close()
 
     def play(self) -> Trajectory:
-        """Plays to the end and records the outcome in the run directory, whatever happens.
-
-        Raises what `optimize` raises; a StoreError is an Unsaved.
-        """
+        """Plays to the end and records the outcome in the run directory, whatever happens. Raises what `optimize`
+        raises; a StoreError is an Unsaved."""
         self._turns = list(read_transcript(self.directory.path))
         self._accounts = Accounts(self.options.limits, self._spent_before())
         failure: StoreError | None = None

@@ -135,9 +135,8 @@ def open_shell(
     socket: Path | None = None,
 ) -> Iterator[Shell]:
     """Yields a shell for one run. It can't change the workspace's fixed files or see the `hidden` folders. The
-    workspace's commands (`utils/*`) reach the judge at `socket`; `gpu COMMAND` is the only way to the GPU.
-
-    Raises SandboxError."""
+    workspace's commands (`utils/*`) reach the judge at `socket`; `gpu COMMAND` is the only way to the GPU. Raises
+    SandboxError."""
     with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
         scratch, logs, gpu = (Path(temporary) / name for name in ("scratch", "logs", "gpu"))
         for folder in (scratch, logs, gpu):

@@ -12,11 +12,8 @@ _MAX_BYTES = 4 << 20
 
 
 def load_task(path: str | Path) -> Task:
-    """Reads a task file.
-
-    Raises UsageError when the file is missing or unreadable, TaskError when it doesn't parse or lacks `Model`,
-    `get_inputs` or `get_init_inputs`.
-    """
+    """Reads a task file. Raises UsageError when the file is missing or unreadable, TaskError when it doesn't parse or
+    lacks `Model`, `get_inputs` or `get_init_inputs`."""
     path = Path(path)
     try:
         raw = path.read_bytes()

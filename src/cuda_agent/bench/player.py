@@ -61,10 +61,8 @@ class Player:
 
     def play(self) -> BenchResult | None:
         """Returns the task's result, or None where it was stopped and can be continued. A task that can't be judged has
-        a result too.
-
-        Raises DeviceError, WorkerError, and errors that end the benchmark: StoreError, SandboxError, UsageError.
-        """
+        a result too. Raises DeviceError, WorkerError, and errors that end the benchmark: StoreError, SandboxError,
+        UsageError."""
         begin = time.monotonic()
         try:
             trajectory = self._played()

@@ -53,11 +53,9 @@ class Bench:
     say: Callable[[str], None] = lambda text: None
 
     def play(self) -> Metrics:
-        """Plays all tasks. The metrics of finished tasks are written in any case.
-
-        Raises KeyboardInterrupt when it was interrupted and all runs are complete on disk, and StoreError,
-        SandboxError, UsageError, PolicyError for errors that every task would have.
-        """
+        """Plays all tasks. The metrics of finished tasks are written in any case. Raises KeyboardInterrupt when it was
+        interrupted and all runs are complete on disk, and StoreError, SandboxError, UsageError, PolicyError for errors
+        that every task would have."""
         with self.directory.lock():
             try:
                 self._play()
@@ -243,10 +241,7 @@ def go_on(
     say: Callable[[str], None] = lambda text: None,
 ) -> Bench:
     """Resumes a run with its own options. `suite` and `options`, if given, must be the same. `policy` is the maker of a
-    policy without a name.
-
-    Raises UsageError where there is no such run or something differs, StoreError.
-    """
+    policy without a name. Raises UsageError where there is no such run or something differs, StoreError."""
     directory = BenchDirectory(out)
     manifest, problems, known = directory.read_start()
     if suite and " ".join(suite) != manifest.suite:

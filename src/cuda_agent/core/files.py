@@ -35,10 +35,8 @@ def write_durably(path: Path, data: str | bytes) -> None:
 
 
 def write_folder(target: Path, files: Mapping[str, str], remedy: str) -> None:
-    """Writes path -> text as a new folder, whole or not at all. Replaces an empty folder.
-
-    Raises StoreError, with `remedy` for the user.
-    """
+    """Writes path -> text as a new folder, whole or not at all. Replaces an empty folder. Raises StoreError, with
+    `remedy` for the user."""
     staging = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -94,10 +94,8 @@ def evaluate(
     sanitize: bool = False,
 ) -> Evaluation:
     """The verdict on one candidate; starts a judge for it and ends it. `progress` is called with (phase, text).
-    `sanitize`: a candidate that verification passed also runs under compute-sanitizer.
-
-    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
-    """
+    `sanitize`: a candidate that verification passed also runs under compute-sanitizer. Raises TaskError, DeviceError,
+    SandboxError, StoreError, WorkerError; never for a bad candidate."""
     if sanitize:
         require_sanitizer(options.device)
     with JudgeSession(task, options, progress=progress) as session:

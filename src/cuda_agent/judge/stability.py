@@ -84,10 +84,8 @@ class Sample:
 def same_twice(
     kernel: KnownKernel, options: JudgeOptions, progress: Progress = silent
 ) -> Iterator[Callable[[], Sample]]:
-    """Opens a judge for one kernel. Each call of what it yields is one evaluation with its own worker.
-
-    Raises the judge's errors.
-    """
+    """Opens a judge for one kernel. Each call of what it yields is one evaluation with its own worker. Raises the
+    judge's errors."""
     with JudgeSession(kernel.task(), options, progress=progress) as session:
         session.baselines.eager_only = True
         yield lambda: _evaluate(session, kernel)

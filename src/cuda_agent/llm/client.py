@@ -38,10 +38,8 @@ def require(protocol: str) -> None:
 
 
 def prepare(options: LanguageModelOptions | None, key_file: Path | None) -> Key | None:
-    """Checks the options before a run begins. Returns the endpoint's key, or None where there is none.
-
-    Raises UsageError: no model was named, the package is missing, or the key can't be read.
-    """
+    """Checks the options before a run begins. Returns the endpoint's key, or None where there is none. Raises
+    UsageError: no model was named, the package is missing, or the key can't be read."""
     if options is None:
         raise UsageError("The policy llm needs a model", "Give --model, and --base-url where it isn't OpenAI's")
     require(options.protocol)
@@ -67,11 +65,8 @@ class Client:
     _with_usage: bool = field(default=True, init=False)
 
     def complete(self, request: ChatRequest) -> Reply:
-        """Returns one reply, after as many attempts as the options allow.
-
-        Raises ContextExceeded, and PolicyError: the key or the request is refused, the quota is used up, or no attempt
-        succeeded.
-        """
+        """Returns one reply, after as many attempts as the options allow. Raises ContextExceeded, and PolicyError: the
+        key or the request is refused, the quota is used up, or no attempt succeeded."""
         attempt = 0
         while True:
             attempt += 1

@@ -108,10 +108,8 @@ def read_lock() -> StackLock:
 
 
 def check_locked(path: Path) -> StackLock:
-    """Reads a lock and compares it with this machine.
-
-    Raises LockMismatch, which names every difference, UsageError and StoreError.
-    """
+    """Reads a lock and compares it with this machine. Raises LockMismatch, which names every difference, UsageError and
+    StoreError."""
     lock = StackLock.load(path)
     found = lock.differences(read_lock())
     if found:

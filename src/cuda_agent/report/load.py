@@ -121,10 +121,8 @@ def _sources(path: Path) -> dict[str, str]:
 
 
 def _results(path: Path, notes: list[str]) -> Iterator[BenchResult]:
-    """Yields the result in each line. A damaged line, such as one that a kill cut short, is left out and noted.
-
-    Raises StoreError when the file can't be read.
-    """
+    """Yields the result in each line. A damaged line, such as one that a kill cut short, is left out and noted. Raises
+    StoreError when the file can't be read."""
     try:
         lines = path.read_text(errors="replace").split("\n")
     except FileNotFoundError:

@@ -99,10 +99,8 @@ class Build:
 
 def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
     """Builds a dataset. `recorded` is a file of measurements, or the name of a stack with measurements in the folder
-    (see `tasks filter`). With it nothing is measured, and candidates without a measurement are left out.
-
-    Raises UsageError, TaskError where too few candidates pass, and the stages' errors.
-    """
+    (see `tasks filter`). With it nothing is measured, and candidates without a measurement are left out. Raises
+    UsageError, TaskError where too few candidates pass, and the stages' errors."""
     folder = options.folder
     taken = None if recorded is None else _recorded(folder, recorded)
     seeds = None if options.seeds is None else _seeds_of(options.seeds)

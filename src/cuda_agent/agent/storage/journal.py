@@ -96,10 +96,8 @@ class RunJournal:
         return turn
 
     def resume(self) -> None:
-        """Restores the workspace, the tools and the best candidate from the checkpoint, if there is one.
-
-        Raises StoreError.
-        """
+        """Restores the workspace, the tools and the best candidate from the checkpoint, if there is one. Raises
+        StoreError."""
         self.context.judge_s = self.accounts.before.judge_s
         last = Checkpoint.find(self._directory)
         if last is None:

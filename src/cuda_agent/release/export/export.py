@@ -39,10 +39,8 @@ def export(
     run: Path, kind: ExportKind, *, name: str | None = None, out: Path | None = None, anyway: bool = False
 ) -> Exported:
     """Writes the project into `out` (by default `exports/NAME`), whole or not at all. The task runs once, in the
-    judge's sandbox. With `anyway` it exports what isn't faster than the original, too.
-
-    Raises KeepOriginal, UsageError, NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError.
-    """
+    judge's sandbox. With `anyway` it exports what isn't faster than the original, too. Raises KeepOriginal, UsageError,
+    NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError."""
     finished = read_finished(run)
     check_faster(closest_attempt(finished.evaluation), anyway or finished.promoted)
     package = package_name(name if name is not None else f"{finished.task.name}_kernels", kind, given=name is not None)

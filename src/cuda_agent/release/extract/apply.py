@@ -87,11 +87,8 @@ def apply(
     say: Progress | None = None,
 ) -> WholeModel:
     """Measures the model and returns the record, without writing it. With `compiled`, `torch.compile` of the original
-    is timed too.
-
-    Raises UsageError when a part was made on another device, TaskError when the model fails, DeviceError, SandboxError,
-    StoreError, WorkerError.
-    """
+    is timed too. Raises UsageError when a part was made on another device, TaskError when the model fails, DeviceError,
+    SandboxError, StoreError, WorkerError."""
     for part in parts:
         if part.device is not options.device:
             cause = f"{part.run} was made on {part.device.value}, not {options.device.value}"

@@ -27,10 +27,8 @@ class TaskSource:
 
 
 def read_sources(path: Path) -> list[TaskSource]:
-    """Returns all tasks at `path`, a folder or a file (`.py`, `.parquet`, `.jsonl` of candidates).
-
-    Raises UsageError where there is none, StoreError where something can't be read.
-    """
+    """Returns all tasks at `path`, a folder or a file (`.py`, `.parquet`, `.jsonl` of candidates). Raises UsageError
+    where there is none, StoreError where something can't be read."""
     if path.is_dir():
         # `datasets` saved several splits in folders, or one split.
         saved = any((path / f"dataset_{name}.json").exists() for name in ("dict", "info"))

@@ -91,10 +91,7 @@ class Journal:
 def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
     """Copies the measurements of other folders (or files, `.gz` too) into this folder, and of folders also the passed
     checks. Returns the number of new measurements by file. Known results don't change, so merging twice, or in a
-    resumed run, has no effect.
-
-    Raises UsageError where a source has none, StoreError.
-    """
+    resumed run, has no effect. Raises UsageError where a source has none, StoreError."""
     added: dict[str, int] = {}
     with locked(folder / FILTER_LOCK):
         for found in _found_in(sources):

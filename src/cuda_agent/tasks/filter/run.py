@@ -82,10 +82,8 @@ def filter_folder(
     stop_after_s: float | None = None,
 ) -> Filtered:
     """Checks and times the candidates that are unknown on this stack: at most `limit` of them, and only those with
-    numbers below `below`. No task begins after `stop_after_s` seconds.
-
-    Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError.
-    """
+    numbers below `below`. No task begins after `stop_after_s` seconds. Raises UsageError, StoreError, DeviceError,
+    SandboxError, WorkerError."""
     until = None if stop_after_s is None else time.monotonic() + stop_after_s
     mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
     mine = [task for task in mine if below is None or task.number < below]
