@@ -10,12 +10,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now, provenance
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, provenance
 from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.suite import SUITE_FILE, Problem
 from cuda_agent.core.bench import BenchManifest, BenchResult
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.lines import append, read_lines, write_lines
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Resumption, Task
 from cuda_agent.core.stack import Stack, read_stack
 

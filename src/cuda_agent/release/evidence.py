@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +16,7 @@ from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
 from cuda_agent.core.files import write_folder
 from cuda_agent.core.hashing import digest_files
 from cuda_agent.core.lines import append, read_lines
-from cuda_agent.core.record import Record
+from cuda_agent.core.record import Record, now
 from cuda_agent.release.lock import StackLock, one_line
 from cuda_agent.release.records import Promotion
 
@@ -72,8 +71,7 @@ def note(
 ) -> Event:
     """Adds a line to the history. Raises StoreError."""
     task, candidate = (promotion.task, promotion.candidate_digest) if promotion is not None else ("?", "?")
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    found = Event(event=event, when=when, task=task, candidate_digest=candidate, reason=reason[:2000], entry=entry)
+    found = Event(event=event, when=now(), task=task, candidate_digest=candidate, reason=reason[:2000], entry=entry)
     append(registry / _HISTORY, [found])
     return found
 

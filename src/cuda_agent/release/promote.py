@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageE
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.record import now
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession, build_extension, find_sanitizer, sanitizer_findings
@@ -60,7 +60,7 @@ def promote(
 
     A bad candidate raises no error. Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
-    started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    started, begin = now(), time.monotonic()
     resolve_device(subject.options.device.value)
     try:
         registry.mkdir(parents=True, exist_ok=True)

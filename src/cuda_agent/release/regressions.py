@@ -1,12 +1,11 @@
 """The inputs on which candidates for a task have failed, to be tried again: a file for each task, which only grows."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.core.config import Regression
 from cuda_agent.core.lines import append, read_lines
-from cuda_agent.core.record import Record
+from cuda_agent.core.record import Record, now
 from cuda_agent.core.records import Evaluation
 
 
@@ -39,10 +38,9 @@ def remember(
         key = evaluation.failing, batch
         if key[0] is None or key in known:
             continue
-        when = datetime.now(UTC).isoformat(timespec="seconds")
         new[key[0], batch] = KnownFailure(
             regression=key[0], batch=batch, candidate=evaluation.candidate_digest, reason=evaluation.reason[:500],
-            when=when,
+            when=now(),
         )  # fmt: skip
     append(regressions_file(registry, task_key), new.values())
     return tuple(new.values())

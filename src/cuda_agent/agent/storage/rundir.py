@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import locked, unused, write_durably
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
 from cuda_agent.core.settings import differing
 from cuda_agent.core.stack import read_stack
@@ -192,11 +193,6 @@ def _stack_facts(manifest: RunManifest) -> dict[str, Any]:
 def provenance() -> dict[str, Any]:
     """Returns the fields of a manifest that say which program runs and where."""
     return {"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
-
-
-def now() -> str:
-    """Returns the time in the form of manifests."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _fresh(parent: Path, task_name: str) -> Path:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.agent.context import Progress
@@ -10,6 +9,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import KeepOriginal, TaskError, UsageError
 from cuda_agent.core.extraction import Extraction, LeftOutPart, WholeModel, WholePart
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
@@ -129,7 +129,7 @@ def apply(
         notes=(*notes, *unused, *(profile.notes if profile is not None else ())),
         sandbox=level,
         stack=read_stack(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=now(),
     )
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import StoreError, TaskError, UsageError, WorkerError
 from cuda_agent.core.extraction import ExtractedTask, Extraction
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.release.extract.exchange import DraftTask, ExtractionAnswer, ExtractionJob, Findings
@@ -74,7 +74,7 @@ def extract(
         left_out=found.left_out,
         sandbox=level,
         stack=read_stack(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=now(),
     )
     for task in found.tasks:
         write_durably(out / "tasks" / f"{task.name}.py", task.source)
