@@ -13,8 +13,7 @@ from cuda_agent.core.assets import filled
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.lines import append, read_lines
-from cuda_agent.tasks.records import CANDIDATES_FILE, DatasetTask
+from cuda_agent.core.lines import append
 
 if TYPE_CHECKING:
     from cuda_agent.training.evaluate import SearchComparison
@@ -40,15 +39,13 @@ def tasks(
     debug: DebugArg = False,
 ) -> int:
     """Choose tasks with several plans, split by operator graph."""
+    from cuda_agent.tasks.filter.run import read_candidates
     from cuda_agent.training.environment.judges import Judges
     from cuda_agent.training.pocket.choose import choose
 
-    path = folder / CANDIDATES_FILE
-    if not path.is_file():
-        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
+    candidates = read_candidates(folder)[:first]
     if out.exists():
         raise UsageError(f"{out} exists", "Choose another --out")
-    candidates = read_lines(path, DatasetTask)[:first]
     with Judges(folder / "pocket", JudgeOptions(device=Device.CPU)) as judges:
         found = choose(candidates, judges, device=device, train=train, held_out=held_out, seed=seed, progress=say)
     append(out, found)

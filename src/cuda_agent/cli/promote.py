@@ -1,6 +1,5 @@
 """cuda-agent promote, cuda-agent promoted"""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
-from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
+from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, UsageError
 from cuda_agent.core.extraction import WholeModel
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import check_writable, write_durably
 from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Candidate
 from cuda_agent.release import evidence, render
@@ -49,7 +48,10 @@ def promote(
     from cuda_agent.release.promote import promote as examine
 
     try:
-        _check_writable(junit, html)
+        for file in filter(None, (junit, html)):
+            if file.is_dir():
+                raise UsageError(f"{file} is a folder", "Give a file")
+            check_writable(file)
         options = load_gate(gate)
         key = None if sign_key is None else evidence.read_key(sign_key)
         subject = load_subject(directory)
@@ -76,18 +78,6 @@ def promote(
         [_gate_table(promotion), ending],
         code=EXIT_OK if promotion.passed else EXIT_NOT_PASSED,
     )
-
-
-def _check_writable(*files: Path | None) -> None:
-    """Before the gates take their time. Raises UsageError, StoreError."""
-    for file in files:
-        if file is None:
-            continue
-        if file.is_dir():
-            raise UsageError(f"{file} is a folder", "Give a file")
-        above = next(parent for parent in file.absolute().parents if parent.exists())
-        if not os.access(above, os.W_OK):
-            raise StoreError(f"{file} can't be written", "Choose a folder that can be written")
 
 
 def _concluded(

@@ -1,4 +1,5 @@
-"""Writes files completely or not at all, so that they survive a kill; locks files; finds the cache and unused names."""
+"""Writes files completely or not at all, so that they survive a kill; locks files; says whether a path is free; finds
+the cache and unused names."""
 
 import contextlib
 import errno
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from cuda_agent.core.errors import StoreError
+from cuda_agent.core.errors import StoreError, UsageError
 
 
 def write_durably(path: Path, data: str | bytes) -> None:
@@ -50,6 +51,21 @@ def write_folder(target: Path, files: Mapping[str, str], remedy: str) -> None:
     finally:
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_unused(folder: Path) -> None:
+    """Raises UsageError where the path is a file or a folder that isn't empty."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} isn't empty", "Choose another folder, or remove it")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file", "Choose another folder")
+
+
+def check_writable(path: Path) -> None:
+    """Raises StoreError where the path can't be written or made."""
+    above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if not os.access(above, os.W_OK):
+        raise StoreError(f"{path} can't be written", "Choose a folder that can be written")
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from cuda_agent.core.errors import KeepOriginal, UsageError
-from cuda_agent.core.files import write_folder
+from cuda_agent.core.files import check_unused, write_folder
 from cuda_agent.core.records import Evaluation, Ratio
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.source import Finished, read_finished
@@ -45,7 +45,7 @@ def export(
     check_faster(closest_attempt(finished.evaluation), anyway or finished.promoted)
     package = package_name(name if name is not None else f"{finished.task.name}_kernels", kind, given=name is not None)
     target = (out if out is not None else Path("exports") / package).absolute()
-    check_target(target)
+    check_unused(target)
     described = verified(finished, describe_task(finished))
     folder = write_project(finished, described, kind, package, target)
     return Exported(folder, described, finished.evaluation)
@@ -60,17 +60,9 @@ def check_faster(closest: Ratio | None, anyway: bool) -> None:
 def write_project(finished: Finished, described: Verified, kind: ExportKind, package: str, target: Path) -> Path:
     """Writes the files of the project into a new folder and returns it. Raises UsageError, StoreError."""
     files = project_files(finished, described, kind.value, package)
-    check_target(target)
+    check_unused(target)
     write_folder(target, files, "Choose another --out")
     return target
-
-
-def check_target(target: Path) -> None:
-    """Raises UsageError where the target is a file or a folder that isn't empty."""
-    if target.is_dir() and any(target.iterdir()):
-        raise UsageError(f"{target} isn't empty", "Choose another --out, or remove it")
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file", "Choose another --out")
 
 
 def package_name(name: str, kind: ExportKind, *, given: bool) -> str:
