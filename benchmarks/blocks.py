@@ -28,8 +28,9 @@ from typing import Any
 from common import ROOT, arguments, chosen_device, failed, run, save, table
 from coverage import captured, late
 
-from cuda_agent.bench.metrics import BASELINES, keeps_original, metrics_of, queued, speedup, verdict_of
+from cuda_agent.bench.metrics import keeps_original, metrics_of, queued, speedup, verdict_of
 from cuda_agent.core.assets import filled, tables
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import BenchManifest, BenchResult
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered, TaskError

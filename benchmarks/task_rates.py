@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from common import failed, run, table
 
+from cuda_agent.core.lines import read_lines
 from cuda_agent.tasks.compose.run import SEEDS_FILE
 from cuda_agent.tasks.filter.measurements import read_all
 from cuda_agent.tasks.filter.run import read_candidates
 from cuda_agent.tasks.records import Seed
-from cuda_agent.tasks.store import read_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 #: an operator dominates a task from this share of the predicted time on.

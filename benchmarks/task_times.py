@@ -15,11 +15,12 @@ from pathlib import Path
 
 from common import arguments, chosen_device, failed, run, save, table
 
+from cuda_agent.core.lines import append
 from cuda_agent.core.stack import read_stack
 from cuda_agent.tasks.filter.measurements import Journal, read_measured, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder, read_candidates
-from cuda_agent.tasks.store import CANDIDATES_FILE, append
+from cuda_agent.tasks.records import CANDIDATES_FILE
 
 WITHIN = 0.10
 #: this share of the tasks may differ more, because some launches run beside another process.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from cuda_agent.cli.support.errors import plainly
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.records import DatasetTask, MeasurementFile
-from cuda_agent.tasks.store import append, read_lines
 
 
 def program(task: DatasetTask) -> str:

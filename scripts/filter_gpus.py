@@ -24,7 +24,7 @@ from cuda_agent.cli.support.errors import plainly
 from cuda_agent.core.stack import query_gpus
 from cuda_agent.tasks.filter.measurements import merge
 from cuda_agent.tasks.filter.run import Shard
-from cuda_agent.tasks.store import CANDIDATES_FILE
+from cuda_agent.tasks.records import CANDIDATES_FILE
 
 _COMMAND = "import sys; from cuda_agent.cli.main import run; sys.exit(run(sys.argv[1:]))"
 FOUND = ("measurements-*.jsonl", "checks-*.jsonl")

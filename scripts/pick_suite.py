@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cuda_agent.cli.support.errors import plainly
+from cuda_agent.core.lines import read_lines
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.importing import read_exported
 from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.tasks.store import read_lines
 
 SEED = 250
 #: level -> number of operators (0: a module of transformers) -> number of tasks.

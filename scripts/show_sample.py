@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from cuda_agent.cli.support.errors import plainly
+from cuda_agent.core.lines import read_lines
 from cuda_agent.tasks.dataset.importing import read_exported
 from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import read_lines
 
 _INIT = re.compile(r"def get_init_inputs.*", re.S)
 _HEAD = re.compile(r'\A"""(.*?)"""\n', re.S)

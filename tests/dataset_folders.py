@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.filter.measurements import stack_hash
-from cuda_agent.tasks.records import Cost, DatasetTask, Measurement, MeasurementFile, Rule, TaskFinding
-from cuda_agent.tasks.store import CANDIDATES_FILE, append
+from cuda_agent.tasks.records import CANDIDATES_FILE, Cost, DatasetTask, Measurement, MeasurementFile, Rule, TaskFinding
 
 STACK = Stack(torch="2.11.0", python="3.12.1", cpu="a cpu", cpu_cores=2, cuda_agent="0.1.0")
 FUNCTIONS = [

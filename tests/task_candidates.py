@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cuda_agent.core.lines import append
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import append
 
 _SOURCE = '''"""{says}"""
 

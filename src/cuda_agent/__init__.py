@@ -4,8 +4,6 @@ The commands' Python API: `cuda_agent.optimize(task, …) -> Trajectory` and
 `cuda_agent.judge.evaluate(task, candidate, …) -> Evaluation`. Importing this does no work.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

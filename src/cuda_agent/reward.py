@@ -12,10 +12,8 @@ t0/t > 1/0.95, so the test is `ratio.low > 1/0.95`. With `RewardBaseline.MATCHED
 the candidate's precision policy, whatever it is. A task whose answer is a constant is never paid.
 """
 
-from __future__ import annotations
-
-from cuda_agent.core.baselines import Baseline
-from cuda_agent.core.enums import Milestone, RewardBaseline, Signal, Verdict
+from cuda_agent.core.baselines import COMPILE, EAGER, MATCHED, Baseline
+from cuda_agent.core.enums import Milestone, RewardBaseline, Signal
 from cuda_agent.core.records import Evaluation, KernelReport, Ratio, Reward
 
 MARGIN = 0.05
@@ -29,9 +27,8 @@ def is_faster(ratio: Ratio | None) -> bool:
 def closest_attempt(evaluation: Evaluation | None) -> Ratio | None:
     """Returns the ratio over the fastest form of the library at the same precision where a candidate passed and isn't
     faster beyond the interval: its user should keep the original. None where it is faster, or didn't pass."""
-    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
-        return None
-    ratio = evaluation.profile.ratios.get(evaluation.profile.matched)
+    profile = evaluation.passed_profile if evaluation is not None else None
+    ratio = profile.ratio(MATCHED) if profile is not None else None
     return ratio if ratio is not None and ratio.low <= 1.0 else None
 
 
@@ -46,15 +43,14 @@ def keep_original(closest: Ratio, kernels: KernelReport | None = None) -> str:
 
 def reward(evaluation: Evaluation, baseline: RewardBaseline = RewardBaseline.PUBLISHED) -> Reward:
     """The milestone reward of one evaluation."""
-    profile = evaluation.profile
     if evaluation.signal is Signal.NONE:
         reason = "the task's answer is a constant, which pays nothing"
         return Reward(value=-1, milestone=Milestone.FAILED, baseline=baseline, reason=reason)
-    if evaluation.verdict is not Verdict.PASSED or profile is None:
+    profile = evaluation.passed_profile
+    if profile is None:
         reason = evaluation.reason or str(evaluation.verdict)
         return Reward(value=-1, milestone=Milestone.FAILED, baseline=baseline, reason=reason)
-    strong_name = profile.matched if baseline is RewardBaseline.MATCHED else "compile"
-    eager, strong = profile.ratios.get("eager"), profile.ratios.get(strong_name)
+    eager, strong = profile.ratio(EAGER), profile.ratio(MATCHED if baseline is RewardBaseline.MATCHED else COMPILE)
     said = ", ".join(f"{r.value:.3f}x over {r.baseline} (at least {r.low:.3f}x)" for r in (eager, strong) if r)
     if is_faster(eager) and is_faster(strong):
         return Reward(value=3, milestone=Milestone.FASTER_THAN_BOTH, baseline=baseline, reason=said)

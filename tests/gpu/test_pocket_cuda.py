@@ -9,8 +9,8 @@ import pytest
 import pocket_domain as domain
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
+from cuda_agent.core.lines import append
 from cuda_agent.core.records import Task
-from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
@@ -30,7 +30,7 @@ def test_a_table_a_base_model_and_held_out_tasks(tmp_path: Path) -> None:
         DatasetTask(task=task, ops=(task.name,), composer="test", number=number)
         for number, task in enumerate((TASK, HELD_OUT))
     ]
-    store.append(tmp_path / "tasks.jsonl", lines)
+    append(tmp_path / "tasks.jsonl", lines)
     judge = {"timing_budget_s": 1.5}
     with Judges(tmp_path / "memo", JudgeOptions(device=Device.CUDA, **judge)) as judges:
         filled = fill(judges, [TASK, HELD_OUT], limit_s=500)

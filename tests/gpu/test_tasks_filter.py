@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.lines import append
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder
@@ -20,7 +21,6 @@ from cuda_agent.tasks.inside.requests import (
     RunTask,
 )
 from cuda_agent.tasks.records import DatasetTask, Measurement, Rule
-from cuda_agent.tasks.store import append
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import WorkerSettings
 from cuda_agent.workers.roles import ZYGOTE

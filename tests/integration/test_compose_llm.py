@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.cli.main import run as command
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.tasks.compose.language_model import ANSWERS_FILE
 from cuda_agent.tasks.compose.run import SEEDS_FILE
 from cuda_agent.tasks.crawl import catalogue
-from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import CANDIDATES_FILE, append, read_lines
+from cuda_agent.tasks.records import CANDIDATES_FILE, DatasetTask
 from integration.scripted_server import MODEL, Refuse, Request, Say, ScriptedServer
 from unit.tasks.compose.test_language_model import SOURCE, answer
 

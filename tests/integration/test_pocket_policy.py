@@ -13,7 +13,7 @@ from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.agent.trained.checkpoint import load_dialogue
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks import store
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
@@ -41,7 +41,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
         DatasetTask(task=task, ops=(task.name,), composer="test", number=number)
         for number, task in enumerate((HELD_OUT, TRAIN))
     ]
-    store.append(folder / "tasks.jsonl", lines)
+    append(folder / "tasks.jsonl", lines)
     with Judges(folder / "memo", domain.OPTIONS) as judges:
         first = fill(judges, [HELD_OUT], limit_s=300)
         assert first.whole and not first.failed
@@ -82,7 +82,7 @@ def test_held_out_tasks_and_searches(training: Path, checkpoint: Path) -> None:
     score = evaluate_checkpoint(opening, checkpoint, directory, held_out=how)
     (task,) = score.tasks
     assert task.episodes == 4 and len(task.to_near) == 2
-    assert store.read_lines(directory / SCORES, StageScore) == [score]
+    assert read_lines(directory / SCORES, StageScore) == [score]
     # What is on disk isn't played again: the same score from the same episodes.
     assert evaluate_checkpoint(opening, checkpoint, directory, held_out=how) == score
     found = compare_training(opening, {"base": directory / "base.jsonl"}, budget=4)

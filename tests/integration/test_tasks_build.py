@@ -9,15 +9,15 @@ import pytest
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
+from cuda_agent.core.lines import append
 from cuda_agent.core.stack import Stack
-from cuda_agent.tasks.build import EXPORT_FOLDER, BuildOptions, _compose, build
+from cuda_agent.tasks.build import EXPORT_FOLDER, BuildOptions, build, compose_candidates
 from cuda_agent.tasks.compose.run import SEEDS_FILE
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.decontaminate.references import write_fingerprints
 from cuda_agent.tasks.filter.measurements import Journal, read_all
 from cuda_agent.tasks.filter.run import read_candidates
 from cuda_agent.tasks.records import Measurement, Rule, TaskFinding
-from cuda_agent.tasks.store import append
 from task_candidates import candidate
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -68,13 +68,13 @@ def exported(folder: Path) -> dict[str, bytes]:
 
 def test_recorded_measurements_give_the_same_set(tmp_path: Path) -> None:
     first = options(tmp_path / "first")
-    _compose(first, 70, lambda _text: None)
+    compose_candidates(first, 70, lambda _text: None)
     stack = record(first.folder, 70)
     made = build(first, Device.CPU, silent, recorded=stack)
     assert sum(made.splits.values()) == 20 and made.candidates > 23
     # As after a kill: some candidates, all that was measured, no comparison.
     second = options(tmp_path / "second")
-    _compose(second, 11, lambda _text: None)
+    compose_candidates(second, 11, lambda _text: None)
     (recorded,) = read_all(first.folder)
     path = tmp_path / "recorded.jsonl.gz"
     path.write_bytes(gzip.compress(recorded.path.read_bytes() + b'{"task_'))
@@ -94,7 +94,7 @@ def test_recorded_measurements_give_the_same_set(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     few = options(tmp_path / "few", most_candidates=21)
-    _compose(few, 21, lambda _text: None)
+    compose_candidates(few, 21, lambda _text: None)
     stack = record(few.folder, 21)
     with pytest.raises(TaskError, match="too few for 20"):
         build(few, Device.CPU, silent, recorded=stack)

@@ -9,10 +9,10 @@ import pytest
 
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Device
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import capturing, read_fingerprints, source_id
 from cuda_agent.tasks.records import Measurement, Similarity
-from cuda_agent.tasks.store import append, read_lines
 from cuda_agent.workspace.sandbox import resolve_level
 from dataset_folders import pairs, source_of, task_of, write_folder
 from task_mutators import functional, renamed

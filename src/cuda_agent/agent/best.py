@@ -1,7 +1,5 @@
 """The best candidate so far: correctness first, then latency. It is on disk, so a killed run keeps it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

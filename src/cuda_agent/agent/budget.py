@@ -1,7 +1,5 @@
 """What a run has spent, and whether it has reached one of its limits."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What the tools of one run share: the workspace, the session with the judge, the shell, the best candidate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +38,7 @@ class ToolContext:
     workspace: Workspace
     session: Session
     files: WorkspaceFiles
-    shell: Shell
+    shell: "Shell"
     best: Best
     logs: Path
     finished: tuple[str, str] | None = None

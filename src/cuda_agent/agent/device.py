@@ -1,7 +1,5 @@
 """Chooses the device of a run and checks its compilers, before anything expensive starts."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -4,8 +4,6 @@ A path is opened component by component with O_NOFOLLOW. So a link that a shell 
 use, leads nowhere. Links are refused rather than resolved, hard links too. Files are replaced, never written into.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

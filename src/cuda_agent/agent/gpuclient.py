@@ -4,8 +4,6 @@ GPU.
 It uses the standard library only, because it is started as a script by a Python that can't import this package.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,8 +1,6 @@
 """Runs the `gpu` commands of the agent's shell: one at a time, in the workspace's sandbox with the GPU's device files,
 under the GPU's lock and for a bounded time."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import select

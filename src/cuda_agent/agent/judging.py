@@ -1,7 +1,5 @@
 """Opens the judge of one run: a session, and a socket at which commands in the agent's shell reach it."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

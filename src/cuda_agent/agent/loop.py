@@ -1,7 +1,5 @@
 """The ReAct loop: the policy chooses tool calls, the tools answer, and the turn is on disk before the next one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The official SDK (extra `mcp`) speaks the protocol. This module provides the tools, one call at a time, and progress.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Iterator
@@ -32,10 +30,8 @@ _FOLDER = Path(".cuda-agent") / "mcp"
 
 
 def serve(workspace: Workspace) -> None:
-    """Serves on standard input and output until the client closes them.
-
-    Raises DeviceError without the SDK, StoreError while another process holds the workspace, and what a shell raises.
-    """
+    """Serves on standard input and output until the client closes them. Raises DeviceError without the SDK, StoreError
+    while another process holds the workspace, and what a shell raises."""
     try:
         from mcp.server.stdio import stdio_server
     except ImportError:
@@ -43,7 +39,7 @@ def serve(workspace: Workspace) -> None:
         raise DeviceError(cause, "pip install 'cuda-agent[mcp]'") from None
     import anyio
 
-    async def run(server: Server[Any]) -> None:
+    async def run(server: "Server[Any]") -> None:
         async with stdio_server() as (reading, writing):
             await server.run(reading, writing, server.create_initialization_options())
 
@@ -52,7 +48,7 @@ def serve(workspace: Workspace) -> None:
 
 
 @contextmanager
-def opened(workspace: Workspace) -> Iterator[Tools]:
+def opened(workspace: Workspace) -> "Iterator[Tools]":
     """Yields the tools of a workspace. Workers start with the first judged call and end with the block."""
     folder = workspace.directory / _FOLDER
     logs = folder / "logs"
@@ -99,7 +95,7 @@ class Tools:
             finally:
                 self._told.listener = None
 
-    def server(self) -> Server[Any]:
+    def server(self) -> "Server[Any]":
         """The SDK's server, with list and call of tools."""
         import anyio
         import anyio.from_thread

@@ -1,7 +1,5 @@
 """Optimizes one task with one policy in one run directory: the work of `cuda-agent optimize`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

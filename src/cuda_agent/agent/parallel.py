@@ -1,8 +1,6 @@
 """Several independent agents on one task. Each has a run directory of its own, `agent-1` and so on, inside the run's;
 they share the device through one pool, and the best candidate of all counts."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace

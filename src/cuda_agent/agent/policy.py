@@ -1,7 +1,5 @@
 """The protocol of policies. A policy chooses the next action: the playbook, a language model, a trained checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

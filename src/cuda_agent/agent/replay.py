@@ -1,7 +1,5 @@
 """Judges every candidate of a recorded run again, without a policy, and gives the times beside the recorded ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -36,10 +34,8 @@ def recorded(turns: Sequence[Turn]) -> dict[str, tuple[int, str | None, float | 
 def replay(
     directory: str | Path, *, progress: Progress | None = None, timing_budget_s: float | None = None
 ) -> Iterator[Replayed]:
-    """Judges each candidate of a run again, in the order of the run. Writes nothing.
-
-    Raises UsageError if there is no run or none of its candidates was judged, and what `JudgeSession.evaluate` raises.
-    """
+    """Judges each candidate of a run again, in the order of the run. Writes nothing. Raises UsageError if there is no
+    run or none of its candidates was judged, and what `JudgeSession.evaluate` raises."""
     from cuda_agent.judge import JudgeSession
 
     run = RunDirectory(Path(directory))

@@ -1,7 +1,5 @@
 """One run of an agent: it is started or resumed, played to its end, and recorded."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -109,10 +107,8 @@ class AgentRun:
             shell.close()
 
     def play(self) -> Trajectory:
-        """Plays to the end and records the outcome in the run directory, whatever happens.
-
-        Raises what `optimize` raises; a StoreError is an Unsaved.
-        """
+        """Plays to the end and records the outcome in the run directory, whatever happens. Raises what `optimize`
+        raises; a StoreError is an Unsaved."""
         self._turns = list(read_transcript(self.directory.path))
         self._accounts = Accounts(self.options.limits, self._spent_before())
         failure: StoreError | None = None

@@ -1,8 +1,6 @@
 """Runs the agent's shell commands in the workspace's sandbox: without network, with the GPU only through the command
 `gpu`, and without sight of the rest of the run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile
@@ -137,9 +135,8 @@ def open_shell(
     socket: Path | None = None,
 ) -> Iterator[Shell]:
     """Yields a shell for one run. It can't change the workspace's fixed files or see the `hidden` folders. The
-    workspace's commands (`utils/*`) reach the judge at `socket`; `gpu COMMAND` is the only way to the GPU.
-
-    Raises SandboxError."""
+    workspace's commands (`utils/*`) reach the judge at `socket`; `gpu COMMAND` is the only way to the GPU. Raises
+    SandboxError."""
     with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
         scratch, logs, gpu = (Path(temporary) / name for name in ("scratch", "logs", "gpu"))
         for folder in (scratch, logs, gpu):

@@ -1,7 +1,5 @@
 """Reads a task file in the KernelBench convention. Checks only the syntax; the judge runs the file in its sandbox."""
 
-from __future__ import annotations
-
 import ast
 import symtable
 from pathlib import Path
@@ -14,11 +12,8 @@ _MAX_BYTES = 4 << 20
 
 
 def load_task(path: str | Path) -> Task:
-    """Reads a task file.
-
-    Raises UsageError when the file is missing or unreadable, TaskError when it doesn't parse or lacks `Model`,
-    `get_inputs` or `get_init_inputs`.
-    """
+    """Reads a task file. Raises UsageError when the file is missing or unreadable, TaskError when it doesn't parse or
+    lacks `Model`, `get_inputs` or `get_init_inputs`."""
     path = Path(path)
     try:
         raw = path.read_bytes()

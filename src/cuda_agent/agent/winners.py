@@ -1,8 +1,6 @@
 """The database of winners: the plan and the settings that were the fastest of a search, for each graph and stack. The
 next search for them begins there."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence

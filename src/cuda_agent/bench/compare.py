@@ -1,7 +1,5 @@
 """Compares benchmark runs task by task, and tells differences from noise."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -11,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from cuda_agent.bench.directory import machine_differences, read_results, stack_differences
-from cuda_agent.bench.metrics import BASELINES, estimate, exponential, passed_profile, speedup, verdict_of
-from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
-from cuda_agent.core.comparison import Cell, Comparison, Paired, Row, Side
+from cuda_agent.bench.metrics import estimate, exponential, passed_profile, speedup, verdict_of
+from cuda_agent.core.baselines import BASELINES
+from cuda_agent.core.bench import BenchManifest, BenchResult, Cell, Comparison, Estimate, Paired, Row, Side
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Timing

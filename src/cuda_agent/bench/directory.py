@@ -4,22 +4,21 @@ bench.json and suite.jsonl describe the run. results.jsonl gets a line for each 
 for each turn on the device. metrics.json has the metrics, and tasks/ID the run directories of `optimize`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now, provenance
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, provenance
 from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.suite import SUITE_FILE, Problem
 from cuda_agent.core.bench import BenchManifest, BenchResult
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.lines import append, read_lines, write_lines
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Resumption, Task
 from cuda_agent.core.stack import Stack, read_stack
-from cuda_agent.tasks.store import append, read_lines, write_lines
 
 RESULTS_FILE = "results.jsonl"
 TURNS_FILE = "turns.jsonl"
@@ -122,7 +121,7 @@ def read_results(directory: Path) -> list[BenchResult]:
     there is no such run or a line can't be read."""
     manifest, path = BenchManifest.read(directory), directory / RESULTS_FILE
     try:
-        by_id = {result.task.id: result for result in read_lines(path, BenchResult)} if path.exists() else {}
+        by_id = {result.task.id: result for result in read_lines(path, BenchResult, optional=True)}
     except StoreError as error:
         # The run directory has the played run too.
         remedy = "Restore the file, or remove that line and continue with --resume, which reads the task's run again"

@@ -4,8 +4,6 @@ All metrics are over *all* finished tasks of a group, failures included. Interva
 tasks. They say how much a number depends on the choice of tasks, not how precisely each task was timed.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,12 +12,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import Against, BenchResult, Estimate, Metrics, MetricsGroup
 from cuda_agent.core.enums import Signal, Verdict
 from cuda_agent.core.records import ProfileReport, Ratio
 from cuda_agent.reward import closest_attempt, is_faster
 
-BASELINES = ("eager", "compile", "matched")
 #: The thresholds p of fast_p, which is the share of all tasks that are more than p times as fast as the baseline.
 THRESHOLDS = (0.5, 0.8, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 RESAMPLES = 2000
@@ -55,7 +53,7 @@ def speedup(result: BenchResult, baseline: str) -> Ratio | None:
     """Returns the speed-up over `eager`, `compile` or `matched` (the fastest at the candidate's precision), or None
     without a passed profile or a time of that baseline."""
     profile = passed_profile(result)
-    return None if profile is None else profile.ratios.get(_name(profile, baseline))
+    return None if profile is None else profile.ratio(baseline)
 
 
 def _signal(result: BenchResult) -> str:
@@ -67,7 +65,7 @@ def _signal(result: BenchResult) -> str:
 def queued(result: BenchResult, baseline: str) -> float:
     """Returns the speed-up of calls in a full queue, or NaN where it is unknown."""
     profile = passed_profile(result)
-    theirs = None if profile is None else profile.baselines.get(_name(profile, baseline))
+    theirs = None if profile is None else profile.timing(baseline)
     if profile is None or theirs is None or not theirs.queued_us or not profile.candidate.queued_us:
         return math.nan
     return theirs.queued_us / profile.candidate.queued_us
@@ -75,12 +73,7 @@ def queued(result: BenchResult, baseline: str) -> float:
 
 def passed_profile(result: BenchResult) -> ProfileReport | None:
     """Returns the profile of a candidate that passed."""
-    evaluation = result.evaluation
-    return None if evaluation is None or evaluation.verdict is not Verdict.PASSED else evaluation.profile
-
-
-def _name(profile: ProfileReport, baseline: str) -> str:
-    return profile.matched if baseline == "matched" else baseline
+    return None if result.evaluation is None else result.evaluation.passed_profile
 
 
 def verdict_of(result: BenchResult) -> str:

@@ -1,7 +1,5 @@
 """The options of a benchmark run, and the default number of parallel tasks."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated
 
@@ -39,7 +37,7 @@ class BenchOptions(Configuration):
         default=None, ge=1, exclude=True
     )
 
-    def differences(self, other: BenchOptions) -> list[str]:
+    def differences(self, other: "BenchOptions") -> list[str]:
         """Returns the names of the settings that differ in `other`, with its values."""
         found = differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
         return [f"{name} {theirs} instead of {mine}" for name, (mine, theirs) in found.items()]

@@ -1,7 +1,5 @@
 """Plays one task of a benchmark like `optimize`, in its run directory."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,10 +61,8 @@ class Player:
 
     def play(self) -> BenchResult | None:
         """Returns the task's result, or None where it was stopped and can be continued. A task that can't be judged has
-        a result too.
-
-        Raises DeviceError, WorkerError, and errors that end the benchmark: StoreError, SandboxError, UsageError.
-        """
+        a result too. Raises DeviceError, WorkerError, and errors that end the benchmark: StoreError, SandboxError,
+        UsageError."""
         begin = time.monotonic()
         try:
             trajectory = self._played()

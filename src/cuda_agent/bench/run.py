@@ -4,8 +4,6 @@ Several tasks run at once, each in a thread; the pool decides which of them has 
 as it is known.
 """
 
-from __future__ import annotations
-
 import functools
 import queue
 import threading
@@ -14,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.policy import PolicyMaker
@@ -54,11 +53,9 @@ class Bench:
     say: Callable[[str], None] = lambda text: None
 
     def play(self) -> Metrics:
-        """Plays all tasks. The metrics of finished tasks are written in any case.
-
-        Raises KeyboardInterrupt when it was interrupted and all runs are complete on disk, and StoreError,
-        SandboxError, UsageError, PolicyError for errors that every task would have.
-        """
+        """Plays all tasks. The metrics of finished tasks are written in any case. Raises KeyboardInterrupt when it was
+        interrupted and all runs are complete on disk, and StoreError, SandboxError, UsageError, PolicyError for errors
+        that every task would have."""
         with self.directory.lock():
             try:
                 self._play()
@@ -116,7 +113,7 @@ class Players:
         self._stopping = False
         self._policy_errors = 0
 
-    def __enter__(self) -> Players:
+    def __enter__(self) -> Self:
         for number in range(self._jobs):
             thread = threading.Thread(target=self._drive, name=f"task-{number + 1}", daemon=True)
             self._threads.append(thread)
@@ -244,10 +241,7 @@ def go_on(
     say: Callable[[str], None] = lambda text: None,
 ) -> Bench:
     """Resumes a run with its own options. `suite` and `options`, if given, must be the same. `policy` is the maker of a
-    policy without a name.
-
-    Raises UsageError where there is no such run or something differs, StoreError.
-    """
+    policy without a name. Raises UsageError where there is no such run or something differs, StoreError."""
     directory = BenchDirectory(out)
     manifest, problems, known = directory.read_start()
     if suite and " ".join(suite) != manifest.suite:

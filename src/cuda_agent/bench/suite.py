@@ -1,8 +1,6 @@
 """Reads the tasks of a suite: a folder in KernelBench's layout, a dataset of this project, a Hugging Face dataset, or
 task files. No task is executed, and a bad task stays in the suite: its result has the reason."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import unicodedata
@@ -12,13 +10,13 @@ from pathlib import Path
 
 from cuda_agent.core.bench import BenchManifest, SuiteTask
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.lines import read_lines
 from cuda_agent.core.records import RunManifest, Task
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
 from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources, read_table
-from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
+from cuda_agent.tasks.records import CANDIDATES_FILE, DatasetTask
 
 _LEVEL = re.compile(r"\blevel[ _-]?(\d+)\b", re.IGNORECASE)
 #: The most bytes of a task's id, which names a folder.

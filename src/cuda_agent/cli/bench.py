@@ -1,7 +1,5 @@
 """cuda-agent bench, cuda-agent compare"""
 
-from __future__ import annotations
-
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -16,11 +14,11 @@ from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
 from cuda_agent.cli.support.output import CommandAnswer, DebugArg, JsonArg, answers, say
 from cuda_agent.cli.support.settings import KeyFileArg, PricesArg, complete_run, with_settings
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from cuda_agent.core.plain import plain
 from cuda_agent.core.settings import Settings
-from cuda_agent.report.rows import BASELINES
 from cuda_agent.report.tables.comparison import comparison_view
 from cuda_agent.report.tables.metrics import metrics_view
 from cuda_agent.report.tables.suite import RunRow, suite_view

@@ -1,7 +1,5 @@
 """cuda-agent extract, cuda-agent apply"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

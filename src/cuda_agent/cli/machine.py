@@ -1,7 +1,5 @@
 """cuda-agent doctor, cuda-agent lock"""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -99,14 +97,14 @@ def _timed(device: Device, seconds: float) -> CommandAnswer:
     return CommandAnswer(document, [_timing_table(found), *lines])
 
 
-def _repeat(once: Callable[[], Sample], until: float) -> list[Sample]:
+def _repeat(once: "Callable[[], Sample]", until: float) -> "list[Sample]":
     samples: list[Sample] = []
     while len(samples) < LEAST or time.monotonic() < until:
         samples.append(once())
     return samples
 
 
-def _timing_table(found: Sequence[Stability]) -> Table:
+def _timing_table(found: "Sequence[Stability]") -> Table:
     table = plain_table(*COLUMNS, left=("kernel",))
     for one in found:
         runs = f"{one.evaluations}" + (f" ({one.void} void)" if one.void else "")

@@ -1,7 +1,5 @@
 """The command `cuda-agent`: parses, wires, prints, and turns every ending into an exit code."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """cuda-agent optimize, cuda-agent resume"""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

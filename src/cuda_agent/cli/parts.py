@@ -1,7 +1,5 @@
 """cuda-agent optimize --parts: a module that can't be replaced whole, its parts in kernels and the rest in PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,10 +18,8 @@ _Several = Callable[[Sequence[Path], Path], tuple[list[RunRow], int]]
 def by_parts(
     model: Path, options: OptimizeOptions, out: Path | None, several: _Several, *, as_json: bool
 ) -> CommandAnswer:
-    """Extracts the parts of a task, optimizes each with `several`, and judges the whole with the parts in place.
-
-    Raises TaskError where no part can be a task, and the errors of `extract` and `apply`.
-    """
+    """Extracts the parts of a task, optimizes each with `several`, and judges the whole with the parts in place. Raises
+    TaskError where no part can be a task, and the errors of `extract` and `apply`."""
     from cuda_agent.release.extract.apply import apply, optimized
     from cuda_agent.release.extract.extract import extract
     from cuda_agent.release.extract.specs import whole_model_source

@@ -1,7 +1,5 @@
 """cuda-agent pocket: the small preset's tasks, the table of all its choices, searches compared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,9 +13,7 @@ from cuda_agent.core.assets import filled
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks import store
-from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import CANDIDATES_FILE
+from cuda_agent.core.lines import append
 
 if TYPE_CHECKING:
     from cuda_agent.training.evaluate import SearchComparison
@@ -43,18 +39,16 @@ def tasks(
     debug: DebugArg = False,
 ) -> int:
     """Choose tasks with several plans, split by operator graph."""
+    from cuda_agent.tasks.filter.run import read_candidates
     from cuda_agent.training.environment.judges import Judges
     from cuda_agent.training.pocket.choose import choose
 
-    path = folder / CANDIDATES_FILE
-    if not path.is_file():
-        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
+    candidates = read_candidates(folder)[:first]
     if out.exists():
         raise UsageError(f"{out} exists", "Choose another --out")
-    candidates = store.read_lines(path, DatasetTask)[:first]
     with Judges(folder / "pocket", JudgeOptions(device=Device.CPU)) as judges:
         found = choose(candidates, judges, device=device, train=train, held_out=held_out, seed=seed, progress=say)
-    store.append(out, found)
+    append(out, found)
     say(f"{len(found)} tasks: {out}")
     return 0
 
@@ -89,7 +83,7 @@ def fill(
     )
 
 
-def _row(name: str, split: str, rows: Sequence[PlanChoice]) -> dict[str, object]:
+def _row(name: str, split: str, rows: "Sequence[PlanChoice]") -> dict[str, object]:
     from cuda_agent.training.pocket.table import best_us, spread
 
     best, wide = best_us(rows), spread(rows)
@@ -131,7 +125,7 @@ def compare(
     return CommandAnswer(found, [_filled("compare", found=found)], _left_out(found))
 
 
-def _left_out(searches: SearchComparison) -> list[str]:
+def _left_out(searches: "SearchComparison") -> list[str]:
     left = len(searches.left_out)
     return [f"Left out, since no choice has a time: {left} tasks"] if left else []
 
@@ -155,7 +149,7 @@ def summary(
     return CommandAnswer(found, [_summarized(found)], _left_out(found.searches))
 
 
-def _summarized(found: Summary) -> str:
+def _summarized(found: "Summary") -> str:
     # Gaps to the same search follow each other.
     against = {
         search.name: [

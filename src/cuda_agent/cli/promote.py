@@ -1,8 +1,5 @@
 """cuda-agent promote, cuda-agent promoted"""
 
-from __future__ import annotations
-
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
-from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
+from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, UsageError
 from cuda_agent.core.extraction import WholeModel
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import check_writable, write_durably
 from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Candidate
 from cuda_agent.release import evidence, render
@@ -23,6 +20,7 @@ from cuda_agent.release.gate import GateOptions, load_gate
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.release.records import Promotion
 from cuda_agent.release.subject import Subject, load_subject, rival
+from cuda_agent.report.tables.columns import plain_table
 
 if TYPE_CHECKING:
     from cuda_agent.release.promote import Examined
@@ -50,7 +48,10 @@ def promote(
     from cuda_agent.release.promote import promote as examine
 
     try:
-        _check_writable(junit, html)
+        for file in filter(None, (junit, html)):
+            if file.is_dir():
+                raise UsageError(f"{file} is a folder", "Give a file")
+            check_writable(file)
         options = load_gate(gate)
         key = None if sign_key is None else evidence.read_key(sign_key)
         subject = load_subject(directory)
@@ -79,25 +80,13 @@ def promote(
     )
 
 
-def _check_writable(*files: Path | None) -> None:
-    """Before the gates take their time. Raises UsageError, StoreError."""
-    for file in files:
-        if file is None:
-            continue
-        if file.is_dir():
-            raise UsageError(f"{file} is a folder", "Give a file")
-        above = next(parent for parent in file.absolute().parents if parent.exists())
-        if not os.access(above, os.W_OK):
-            raise StoreError(f"{file} can't be written", "Choose a folder that can be written")
-
-
 def _concluded(
     subject: Subject,
     options: GateOptions,
     rivals: Mapping[str, Candidate],
     lock: StackLock,
     registry: Path,
-    examined: Examined,
+    examined: "Examined",
     key: bytes | None,
 ) -> Promotion:
     """With its entry in the registry where it passed; else the refusal in its history."""
@@ -122,15 +111,9 @@ def _concluded(
     return promotion.model_copy(update={"entry": evidence.add(registry, files, promotion, key)})
 
 
-def _columns(*headers: str, title: str | None = None) -> Table:
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for header in headers:
-        table.add_column(header, overflow="fold")
-    return table
-
-
 def _gate_table(promotion: Promotion) -> Table:
-    table = _columns("gate", "result", "reason", title=plain(promotion.task))
+    headers = ("gate", "result", "reason")
+    table = plain_table(*headers, left=headers, wrap=headers, title=plain(promotion.task))
     for gate in promotion.gates:
         status = Text(gate.status.replace("_", " "), style=STYLES[gate.status])
         table.add_row(gate.name.replace("_", " "), status, Text(plain(gate.reason)))
@@ -180,7 +163,8 @@ def _document(entry: RegistryEntry, faults: dict[str, str], changed: set[str]) -
 
 
 def _entry_table(found: tuple[RegistryEntry, ...], faults: dict[str, str], changed: set[str]) -> Table:
-    table = _columns("entry", "task", "since", "speed", "state")
+    headers = ("entry", "task", "since", "speed", "state")
+    table = plain_table(*headers, left=headers, wrap=headers)
     for entry in found:
         promotion = entry.promotion
         speed = next((g.reason for g in promotion.gates if g.name == "speed"), "") if promotion else ""

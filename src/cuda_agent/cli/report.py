@@ -1,7 +1,5 @@
 """cuda-agent report, cuda-agent audit"""
 
-from __future__ import annotations
-
 import getpass
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """cuda-agent show, cuda-agent replay"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """cuda-agent init, cuda-agent judge, cuda-agent mcp: a workspace for an agent of your own"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +13,7 @@ from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
+from cuda_agent.core.files import check_unused
 from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.evaluation import evaluation_view
 from cuda_agent.reward import reward
@@ -30,8 +29,7 @@ def init(
 ) -> int:
     """Make a workspace for a task."""
     record = load_task(task)
-    if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
-        raise UsageError(f"{directory} exists and isn't an empty folder", "Choose another DIR")
+    check_unused(directory)
     layout.create(record, directory, options=options)
     show(Text(f"workspace for {record.name} ({options.device.value}, {options.precision.value}): {directory}"))
     show(Text("Read SKILL.md there; write model_new.py and kernels/; then: cuda-agent judge " + str(directory)))

@@ -1,7 +1,5 @@
 """Reads the files beside a module that uses them: tables and lists of names in YAML, and templates of texts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -47,7 +45,7 @@ def filled(template: Path, **values: Any) -> str:
 
 
 @cache
-def _environment(folder: Path, escapes: bool) -> jinja2.Environment:
+def _environment(folder: Path, escapes: bool) -> "jinja2.Environment":
     import jinja2
 
     return jinja2.Environment(

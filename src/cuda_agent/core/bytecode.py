@@ -5,8 +5,6 @@ torch. A process that runs only these imports writes Python's bytecode files to 
 this folder but can't write to it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import importlib.util

@@ -1,7 +1,5 @@
 """Typed configuration. An unknown key or value fails with the nearest known one."""
 
-from __future__ import annotations
-
 import difflib
 import types
 import typing
@@ -144,7 +142,7 @@ class JudgeOptions(Configuration):
     #: The seed of the judge's secret draws; only tests set it.
     seed: int | None = None
 
-    def stopping(self, stop: TimingStop | None) -> JudgeOptions:
+    def stopping(self, stop: TimingStop | None) -> "JudgeOptions":
         """Returns the options with another rule for the end of timing rounds; None keeps the rule."""
         return self if stop is None else self.model_copy(update={"timing_stop": stop})
 

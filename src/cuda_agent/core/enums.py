@@ -1,7 +1,5 @@
 """The enumerations of the records."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

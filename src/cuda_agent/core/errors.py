@@ -3,8 +3,6 @@
 A bad *candidate* is data (a `Verdict`), not an error. A bug of this project is an ordinary exception and crashes.
 """
 
-from __future__ import annotations
-
 
 class CudaAgentError(Exception):
     """A failure that the user can act on. The command line prints `cause` and `remedy` and exits with `exit_code`."""

@@ -1,11 +1,12 @@
 """The reports of the judge's phases and the evaluation of a candidate. `core.records` exports them."""
 
-from __future__ import annotations
+from typing import Self
 
 from typing import Any
 
 from pydantic import Field, model_validator
 
+from cuda_agent.core.baselines import MATCHED
 from cuda_agent.core.config import Regression, TimingStop
 from cuda_agent.core.enums import Device, OracleWay, Phase, Precision, SandboxLevel, Signal, Verdict
 from cuda_agent.core.record import Record, StoredRecord
@@ -42,7 +43,7 @@ class BuildReport(Record):
     """The compilers' messages."""
 
     @model_validator(mode="after")
-    def _library_means_success(self) -> BuildReport:
+    def _library_means_success(self) -> Self:
         if self.succeeded != (self.library_digest is not None):
             raise ValueError("a library exists exactly when the build succeeded")
         return self
@@ -119,7 +120,7 @@ class VerifyReport(Record):
     """Its parts: `reference`, `candidate`, `comparison`."""
 
     @model_validator(mode="after")
-    def _passed_means_all(self) -> VerifyReport:
+    def _passed_means_all(self) -> Self:
         if self.passed != (bool(self.trials) and all(trial.passed for trial in self.trials)):
             raise ValueError("verification passes exactly when every trial passed")
         return self
@@ -159,7 +160,7 @@ class Timing(Record):
     """Peak of device memory."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Timing:
+    def _ordered(self) -> Self:
         if not self.low_us <= self.latency_us <= self.high_us:
             raise ValueError("the interval includes the time")
         return self
@@ -231,10 +232,19 @@ class ProfileReport(Record):
     """Its parts: `weights`, `memory`, `warm`, `plan`, in the rounds `inputs`, `bursts`, `checks`, and `after`."""
 
     @model_validator(mode="after")
-    def _matched_exists(self) -> ProfileReport:
+    def _matched_exists(self) -> Self:
         if self.matched not in self.baselines:
             raise ValueError(f"the matched baseline {self.matched!r} was not timed")
         return self
+
+    def ratio(self, baseline: str) -> Ratio | None:
+        """Returns the speed-up over a baseline, or over the fastest one at the policy (`matched`). None where the
+        baseline has no time."""
+        return self.ratios.get(self.matched if baseline == MATCHED else baseline)
+
+    def timing(self, baseline: str) -> Timing | None:
+        """Returns the times of a baseline in the same way."""
+        return self.baselines.get(self.matched if baseline == MATCHED else baseline)
 
 
 class KernelTime(Record):
@@ -322,7 +332,7 @@ class Evaluation(StoredRecord):
     """Time of each phase."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Evaluation:
+    def _possible(self) -> Self:
         if self.profile is not None and (self.verify is None or not self.verify.passed):
             raise ValueError("a profile exists only when verification passed")
         if self.verdict is Verdict.PASSED and (self.profile is None or self.violations):
@@ -332,16 +342,20 @@ class Evaluation(StoredRecord):
         return self
 
     @property
+    def passed_profile(self) -> ProfileReport | None:
+        """The profile of a candidate that passed."""
+        return self.profile if self.verdict is Verdict.PASSED else None
+
+    @property
     def latency_us(self) -> float | None:
         """The candidate's time in microseconds if it passed."""
-        passed = self.verdict is Verdict.PASSED and self.profile is not None
-        return self.profile.candidate.latency_us if passed and self.profile else None
+        return self.passed_profile.candidate.latency_us if self.passed_profile else None
 
     @property
     def matched_ratio(self) -> float | None:
         """The matched baseline's time / the candidate's if it passed."""
-        ratio = self.profile.ratios.get(self.profile.matched) if self.profile else None
-        return ratio.value if ratio and self.verdict is Verdict.PASSED else None
+        ratio = self.passed_profile.ratio(MATCHED) if self.passed_profile else None
+        return ratio.value if ratio else None
 
 
 class ScreenReport(Record):

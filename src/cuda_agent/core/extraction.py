@@ -1,8 +1,6 @@
 """The records of `extract` and `apply`: the tasks of a whole model, and the model with optimized parts."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -135,7 +133,7 @@ class WholeModel(StoredRecord):
         return least if least.low <= 1.0 else None
 
     @model_validator(mode="after")
-    def _timed_means_agreed(self) -> WholeModel:
+    def _timed_means_agreed(self) -> Self:
         times = (self.original, self.patched, self.speedup)
         if any(time is not None for time in times) and (not self.agreed or None in times):
             raise ValueError("times exist all together, and only where the outputs agreed")

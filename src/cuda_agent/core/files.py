@@ -1,19 +1,19 @@
-"""Writes files that survive a kill, because they are written completely or not at all, and finds the cache and unused
-names."""
+"""Writes files completely or not at all, so that they survive a kill; locks files; says whether a path is free; finds
+the cache and unused names."""
 
-from __future__ import annotations
-
+import contextlib
 import errno
 import fcntl
 import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from cuda_agent.core.errors import StoreError
+from cuda_agent.core.errors import StoreError, UsageError
 
 
 def write_durably(path: Path, data: str | bytes) -> None:
@@ -36,10 +36,8 @@ def write_durably(path: Path, data: str | bytes) -> None:
 
 
 def write_folder(target: Path, files: Mapping[str, str], remedy: str) -> None:
-    """Writes path -> text as a new folder, whole or not at all. Replaces an empty folder.
-
-    Raises StoreError, with `remedy` for the user.
-    """
+    """Writes path -> text as a new folder, whole or not at all. Replaces an empty folder. Raises StoreError, with
+    `remedy` for the user."""
     staging = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +51,21 @@ def write_folder(target: Path, files: Mapping[str, str], remedy: str) -> None:
     finally:
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_unused(folder: Path) -> None:
+    """Raises UsageError where the path is a file or a folder that isn't empty."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} isn't empty", "Choose another folder, or remove it")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file", "Choose another folder")
+
+
+def check_writable(path: Path) -> None:
+    """Raises StoreError where the path can't be written or made."""
+    above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if not os.access(above, os.W_OK):
+        raise StoreError(f"{path} can't be written", "Choose a folder that can be written")
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -88,6 +101,32 @@ def _whole_lines(stream: BinaryIO) -> int:
             return begin + found + 1
         end = begin
     return 0
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, patience_s: float = 0.0) -> Iterator[None]:
+    """Holds the lock of a file, which has the number of this process meanwhile. The lock ends with the process. Raises
+    StoreError if another process still holds it after `patience_s` seconds."""
+    end = time.monotonic() + patience_s
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _refused(path, error) from None
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another one"
+                    raise StoreError(f"{path.parent} is in use by process {holder}", "Wait for it, or end it") from None
+            time.sleep(0.2)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def cache_dir(*parts: str) -> Path:

@@ -1,7 +1,5 @@
 """The reference as a graph of ATen operators with shapes: plain data, safe to pass from an untrusted worker."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from enum import StrEnum

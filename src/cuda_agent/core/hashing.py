@@ -1,7 +1,5 @@
 """Content hashes."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The records of `inspect`: they say what limits a candidate, and are no verdict."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

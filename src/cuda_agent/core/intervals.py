@@ -9,8 +9,6 @@ the samples below the median. The variance of this count grows by `dependence`, 
 so the ranks move outward by its square root.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ What a candidate, its compiler or a task printed may hold escape sequences that 
 reorder code, and the markup with which chat templates end a message.
 """
 
-from __future__ import annotations
-
 import re
 
 #: control characters without tabs and line ends: an escape sequence could rewrite earlier output.

@@ -1,7 +1,5 @@
 """A playbook's plan as data. Its policy reports it with a turn, and the report explains it to learners."""
 
-from __future__ import annotations
-
 from cuda_agent.core.record import Record
 
 

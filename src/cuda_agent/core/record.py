@@ -1,7 +1,6 @@
 """The base of every record on disk: frozen, without unknown fields, with a schema version."""
 
-from __future__ import annotations
-
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -10,6 +9,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cuda_agent.core.errors import StoreError
 
 SCHEMA_VERSION = 1
+
+
+def now() -> str:
+    """Returns the time in the form of records."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Record(BaseModel):

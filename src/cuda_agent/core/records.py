@@ -1,8 +1,6 @@
 """The records that all packages share. They are frozen and validated; units are in field names."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -237,7 +235,7 @@ class Trajectory(StoredRecord):
     """The run directory."""
 
     @model_validator(mode="after")
-    def _best_was_judged(self) -> Trajectory:
+    def _best_was_judged(self) -> Self:
         judged = None if self.evaluation is None else self.evaluation.candidate_digest
         if judged is not None and (self.best is None or self.best.digest != judged):
             raise ValueError("the evaluation is that of the best candidate")

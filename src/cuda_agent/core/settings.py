@@ -1,8 +1,6 @@
 """Values for a configuration, from a file and from the command line, each known by what the user called it; and their
 differences."""
 
-from __future__ import annotations
-
 import copy
 import tomllib
 from collections.abc import Mapping
@@ -65,7 +63,7 @@ class Settings:
         if option:
             self.options[key] = option
 
-    def over(self, base: Mapping[str, Any]) -> Settings:
+    def over(self, base: Mapping[str, Any]) -> "Settings":
         """Returns these where they are given, and otherwise those of `base`."""
         merged = Settings(self.file, _merged(copy.deepcopy(base), self.values))
         merged.options = self.options

@@ -1,7 +1,5 @@
 """Reads the hardware and software stack of a measurement, without importing torch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

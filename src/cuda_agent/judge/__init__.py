@@ -4,8 +4,6 @@
 judge with which promotion, whole models, datasets and benchmarks measure, so that all use the same rules.
 """
 
-from __future__ import annotations
-
 from cuda_agent.judge.build.extension import Built, Progress, build_extension
 from cuda_agent.judge.build.toolchain import find_toolchain, gencode
 from cuda_agent.judge.case import Case

@@ -1,7 +1,5 @@
 """Serves one workspace: `python -m cuda_agent.judge DIR`. A command inside a workspace starts it if no judge serves."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import signal

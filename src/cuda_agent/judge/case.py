@@ -1,7 +1,5 @@
 """Takes one candidate through the phases guard, build, verify and profile, and records the result."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
@@ -81,8 +79,6 @@ class Case:
         #: whether it has its verdict, so that nothing further is done.
         self.decided = False
 
-    # ------------------------------------------------------------ before it runs
-
     def build(self, progress: Progress = silent, failed: BuildReport | None = None) -> None:
         """Runs guard and compiler. `failed` is a known report of a failed build of these sources. Raises DeviceError,
         StoreError, SandboxError."""
@@ -115,8 +111,6 @@ class Case:
     def _build_failed(self, report: BuildReport) -> NoReturn:
         self._build = report.model_copy(update={"candidate_digest": self._candidate.digest})
         self._decide(Verdict.BUILD_FAILED, _first_error(report.log), report.log[-4096:])
-
-    # ------------------------------------------------------------ in a worker
 
     def judge(
         self,
@@ -257,8 +251,6 @@ class Case:
             self._profile = self._profile.model_copy(update={"notes": notes, "fewer_operations": True})
         if found.quarantine is not None:
             self._decide(Verdict.QUARANTINED, found.quarantine, self._log_tail)
-
-    # ------------------------------------------------------------ how it went
 
     @contextlib.contextmanager
     def _enter(self, phase: Phase, progress: Progress) -> Iterator[None]:

@@ -1,7 +1,5 @@
 """Holds what the judge of one task keeps: the reference, the baselines, and a fresh worker for every candidate."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading
@@ -91,8 +89,6 @@ class Resources:
         self._graph: Graph | TaskError | None = None
         #: is known when the task was found fit to be judged.
         self.signal: Signal | None = None
-
-    # ------------------------------------------------------------ life
 
     def __enter__(self) -> Self:
         try:
@@ -218,8 +214,6 @@ class Resources:
             finally:
                 self.progress = before
 
-    # ------------------------------------------------------------ the task
-
     @property
     def reference(self) -> Reference:
         """The task in its worker, loaded when first needed, and again after it died. Raises TaskError."""
@@ -302,8 +296,6 @@ class Resources:
             raise
         except TaskError:
             return None
-
-    # ------------------------------------------------------------ candidates
 
     @one_at_a_time
     def built(self, candidate: Candidate) -> Built:

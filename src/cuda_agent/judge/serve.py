@@ -5,15 +5,13 @@ Each connection has one request, a line of JSON: {"command": "compile" | "verifi
 …}, {"inspection": …}, {"status": …} or {"error": …}.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cuda_agent.core.errors import CudaAgentError, UsageError
 from cuda_agent.core.files import write_durably
@@ -37,7 +35,7 @@ class JudgeServer:
         self._last_s = time.monotonic()
         self._thread = threading.Thread(target=self._serve, name="judge-server", daemon=True)
 
-    def __enter__(self) -> JudgeServer:
+    def __enter__(self) -> Self:
         self._socket = bound_socket(self.path)
         self._socket.settimeout(0.5)
         self._thread.start()

@@ -1,7 +1,5 @@
 """The judge of one task, which gives one verdict for each candidate."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
@@ -96,10 +94,8 @@ def evaluate(
     sanitize: bool = False,
 ) -> Evaluation:
     """The verdict on one candidate; starts a judge for it and ends it. `progress` is called with (phase, text).
-    `sanitize`: a candidate that verification passed also runs under compute-sanitizer.
-
-    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
-    """
+    `sanitize`: a candidate that verification passed also runs under compute-sanitizer. Raises TaskError, DeviceError,
+    SandboxError, StoreError, WorkerError; never for a bad candidate."""
     if sanitize:
         require_sanitizer(options.device)
     with JudgeSession(task, options, progress=progress) as session:

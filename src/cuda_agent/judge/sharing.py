@@ -1,7 +1,5 @@
 """Settings of a session that shares its device with other tasks. By default there are none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

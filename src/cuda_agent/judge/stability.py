@@ -5,8 +5,6 @@ Each evaluation has its own candidate worker, so the numbers contain the effects
 core, the clock. Nothing is compiled: the program is an operator of torch, and eager is the only baseline.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,10 +84,8 @@ class Sample:
 def same_twice(
     kernel: KnownKernel, options: JudgeOptions, progress: Progress = silent
 ) -> Iterator[Callable[[], Sample]]:
-    """Opens a judge for one kernel. Each call of what it yields is one evaluation with its own worker.
-
-    Raises the judge's errors.
-    """
+    """Opens a judge for one kernel. Each call of what it yields is one evaluation with its own worker. Raises the
+    judge's errors."""
     with JudgeSession(kernel.task(), options, progress=progress) as session:
         session.baselines.eager_only = True
         yield lambda: _evaluate(session, kernel)
@@ -137,9 +133,6 @@ def _sample(kernel: KnownKernel, found: Profiled, seconds: float) -> Sample:
         candidate_us=report.candidate.samples_us,
         baseline_us=report.baselines[EAGER].samples_us,
     )
-
-
-# ---------------------------------------------------------------- what the samples say
 
 
 @dataclass(frozen=True)

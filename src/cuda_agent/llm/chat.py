@@ -1,7 +1,5 @@
 """A request to a language model and its reply: the data that clients and policies exchange."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 It uses the official `openai` SDK, or `litellm` for other protocols. Both are optional and imported at first use.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -40,17 +38,15 @@ def require(protocol: str) -> None:
 
 
 def prepare(options: LanguageModelOptions | None, key_file: Path | None) -> Key | None:
-    """Checks the options before a run begins. Returns the endpoint's key, or None where there is none.
-
-    Raises UsageError: no model was named, the package is missing, or the key can't be read.
-    """
+    """Checks the options before a run begins. Returns the endpoint's key, or None where there is none. Raises
+    UsageError: no model was named, the package is missing, or the key can't be read."""
     if options is None:
         raise UsageError("The policy llm needs a model", "Give --model, and --base-url where it isn't OpenAI's")
     require(options.protocol)
     return find_key(options.base_url, key_file)
 
 
-def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) -> Client:
+def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) -> "Client":
     """Raises UsageError when the package is missing."""
     require(options.protocol)
     open_stream = (_openai if options.protocol == "openai" else _litellm)(options, key)
@@ -69,11 +65,8 @@ class Client:
     _with_usage: bool = field(default=True, init=False)
 
     def complete(self, request: ChatRequest) -> Reply:
-        """Returns one reply, after as many attempts as the options allow.
-
-        Raises ContextExceeded, and PolicyError: the key or the request is refused, the quota is used up, or no attempt
-        succeeded.
-        """
+        """Returns one reply, after as many attempts as the options allow. Raises ContextExceeded, and PolicyError: the
+        key or the request is refused, the quota is used up, or no attempt succeeded."""
         attempt = 0
         while True:
             attempt += 1

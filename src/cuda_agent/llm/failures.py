@@ -1,7 +1,5 @@
 """Classifies failed requests: to be tried again, too long for the model, or final, with cause and remedy."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass

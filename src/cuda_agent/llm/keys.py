@@ -1,7 +1,5 @@
 """The key of an endpoint, from a file or the environment. Only the endpoint is sent it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -49,10 +47,8 @@ class Key:
 
 
 def find_key(base_url: str, key_file: Path | None) -> Key | None:
-    """Returns the file's key, else the environment's, else None; local servers need no key.
-
-    Raises UsageError when the file can't be read or holds anything but one key.
-    """
+    """Returns the file's key, else the environment's, else None; local servers need no key. Raises UsageError when the
+    file can't be read or holds anything but one key."""
     if key_file is not None:
         return Key(_checked(_read(key_file), str(key_file)), key_file.resolve())
     names = [OWN_VARIABLE]

@@ -1,7 +1,5 @@
 """Prices from a table that the user gives. No price is estimated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.core.config import Price
@@ -15,9 +13,7 @@ _FORM = "Write one line for each model, per million tokens: MODEL: {input: 1.25,
 
 def load_price(path: Path, model: str) -> Price:
     """Returns the price of `model` from a table of model -> {input, output, cached_input}; `*` is any other model.
-
-    Raises UsageError: the file can't be read, isn't such a table, or doesn't name the model.
-    """
+    Raises UsageError: the file can't be read, isn't such a table, or doesn't name the model."""
     table = read_settings(path)
     if not all(isinstance(row, dict) for row in table.values()):
         raise UsageError(f"The price table {path} isn't one", _FORM)

@@ -1,7 +1,5 @@
 """Joins the chunks of a streamed answer, and evens out small differences between servers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -37,10 +35,8 @@ class _Answer:
 
 
 def assemble(chunks: Iterable[Any], request: ChatRequest, notice: Notice) -> Reply:
-    """Returns the reply that `chunks` (objects of the protocol's `chat.completion.chunk`) make.
-
-    Raises BrokenStream when no chunk says that the answer is complete.
-    """
+    """Returns the reply that `chunks` (objects of the protocol's `chat.completion.chunk`) make. Raises BrokenStream
+    when no chunk says that the answer is complete."""
     answer = _Answer()
     characters = shown = 0
     for chunk in chunks:

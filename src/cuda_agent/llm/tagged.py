@@ -4,8 +4,6 @@ A block is one JSON object with exactly these two keys. Any other block becomes 
 is told: a guess could run something that the model didn't ask for.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Prints expressions and addresses as C++. CUDA and CPU kernels differ in storage types and headers only."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Affine positions over a kernel's loop variables, and the frame (iteration space) of these variables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -45,10 +43,10 @@ class Coord:
     const: int = 0
     dynamic: tuple[tuple[int, int], ...] = ()
 
-    def plus(self, other: Coord) -> Coord:
+    def plus(self, other: "Coord") -> "Coord":
         return Coord(_merge(self.terms, other.terms), self.const + other.const, _merge(self.dynamic, other.dynamic))
 
-    def times(self, factor: int) -> Coord:
+    def times(self, factor: int) -> "Coord":
         if factor == 0:
             return Coord()
         return Coord(

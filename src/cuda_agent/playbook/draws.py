@@ -1,8 +1,6 @@
 """Makes the random numbers that `forward` draws inputs of the graph. `model_new.py` draws them with the same calls of
 torch in the same order, so that they are the reference's where the generator has the same state."""
 
-from __future__ import annotations
-
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Graph, GraphInput, Node, TensorMeta, ValueKind, base_name
 from cuda_agent.playbook import ir

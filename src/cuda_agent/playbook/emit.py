@@ -1,7 +1,5 @@
 """Prints a plan as the files of a candidate: kernels, one binding for `forward` and `derive`, and `model_new.py`."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import math

@@ -1,7 +1,5 @@
 """The nodes of a kernel's expression graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,12 +36,12 @@ class Expr:
         """All positions in it: its own and those of its guards."""
         return (self.coord, *(bound.coord for bound in self.guards))
 
-    def is_checked(self, nodes: Sequence[Expr]) -> bool:
+    def is_checked(self, nodes: "Sequence[Expr]") -> bool:
         """Returns whether PyTorch refuses some values of the operands: indices out of range, and divisors of 0."""
         divides = self.op in DIVIDING and self.type in ("i32", "i64")
         return self.op in INDEXING or (divides and not nodes[self.args[1]].value)
 
-    def mapped(self, node: Callable[[int], int], coord: Callable[[Coord], Coord]) -> Expr:
+    def mapped(self, node: Callable[[int], int], coord: Callable[[Coord], Coord]) -> "Expr":
         """Returns the expression with other operands and positions."""
         guards = tuple(replace(bound, coord=coord(bound.coord)) for bound in self.guards)
         return replace(self, args=tuple(map(node, self.args)), coord=coord(self.coord), guards=guards)

@@ -6,8 +6,6 @@ frame where a reshape needs it (`NeedSplit`). It fails with `Conflict` where a r
 planner then puts that value into memory first.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

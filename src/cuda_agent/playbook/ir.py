@@ -4,8 +4,6 @@ Every value is a function from its index to a scalar. Only a `Source` is in memo
 nothing. `frame.py` turns values into expressions over a kernel's loop variables.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 every address allows it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -110,7 +108,7 @@ class Kernel:
                 result.add(at)
         return frozenset(result)
 
-    def canonical(self) -> tuple[tuple[Kernel, tuple[str, ...]], dict[str, int]]:
+    def canonical(self) -> "tuple[tuple[Kernel, tuple[str, ...]], dict[str, int]]":
         """Returns a key that is equal for kernels that compute the same from other places, such as the steps of a loop:
         the kernel with its buffers numbered and read from the start. Also returns where the reads of each buffer start,
         in elements."""

@@ -3,8 +3,6 @@
 The other operators are left to the skills, or are reported as not covered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,8 +39,6 @@ class Builder:
     alias: dict[str, str] = field(default_factory=dict)
     tuples: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     _serial: int = 0
-
-    # ---- reading nodes
 
     def resolve(self, name: str) -> str:
         while name in self.alias:
@@ -99,8 +95,6 @@ class Builder:
         if meta is None:
             raise CantLower("has no tensor result")
         return meta
-
-    # ---- adding values
 
     def fresh(self, stem: str) -> str:
         self._serial += 1
@@ -215,8 +209,6 @@ class Builder:
         if self.values[arg].shape != meta.shape:
             arg = self.expand(arg, meta.shape)
         return self.cast(arg, meta.dtype, node.name)
-
-    # ---- lowering nodes
 
     def source(self, name: str, meta: TensorMeta) -> str:
         return self.add(ir.Source(name, meta.shape, meta.dtype, meta.strides))

@@ -1,7 +1,5 @@
 """Names of graph values in generated sources. A name that would hide one of C++ or of the templates is changed."""
 
-from __future__ import annotations
-
 import re
 
 from cuda_agent.core.assets import word_lists

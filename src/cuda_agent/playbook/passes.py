@@ -6,8 +6,6 @@ maximum or the sum, by merging partial states, and likewise the index of a maxim
 It suits rows that are read again from memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -39,7 +37,7 @@ class _Rebuild:
     """Copies an expression graph node by node through a rule, merging equal nodes."""
 
     source: tuple[Expr, ...]
-    rule: Callable[[_Rebuild, Expr], int | None]
+    rule: "Callable[[_Rebuild, Expr], int | None]"
     nodes: list[Expr]
     known: dict[Expr, int]
     done: dict[int, int]

@@ -8,8 +8,6 @@ are allocated with `torch::empty` just before its `call`. A tunable is the local
 local `stream` is the current stream.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

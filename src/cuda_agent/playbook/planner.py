@@ -1,7 +1,5 @@
 """Plans a graph: skills take their operators, and fused kernels (`state.py`) compute the values between these."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cuda_agent.core.enums import Device, Precision

@@ -1,7 +1,5 @@
 """Interval analysis of integer expressions, and from it affine forms of positions that need no division."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

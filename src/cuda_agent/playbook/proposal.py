@@ -1,7 +1,5 @@
 """Turns a graph into the files of a candidate with its tunables: the playbook's only entry point."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

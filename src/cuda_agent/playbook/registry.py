@@ -1,8 +1,6 @@
 """Finds the skills that write kernels: the class `SKILL` of each folder with a `skill.py`, in the order of the
 notes."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,11 +1,10 @@
 """The single-file form of a candidate: one kernel file with one launcher, `launch`, whose signature follows from the
 captured graph. The binding and `model_new.py` are made, so a model writes only the kernel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import NotCovered
@@ -64,7 +63,7 @@ class SingleFile:
     arguments: tuple[Argument, ...]
 
     @classmethod
-    def of(cls, graph: Graph, device: Device) -> SingleFile:
+    def of(cls, graph: Graph, device: Device) -> Self:
         """Raises NotCovered for a tensor of another type, and where `forward` takes nested tensors."""
         graph = with_drawn_inputs(graph)
         return cls(graph, device, tuple(_arguments(graph, device)))

@@ -5,8 +5,6 @@ that must be in memory and also stores the others that it computes anyway. A red
 frame (`Conflict`) is put into memory by a kernel before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,8 +36,6 @@ class State(PlanState):
     _printed: dict[object, list[tuple[kernel.Kernel, Mapping[str, int], Step]]] = field(default_factory=dict)
     #: name of a claimed step -> its claim's `epilogue`.
     _epilogues: dict[str, Epilogue] = field(default_factory=dict)
-
-    # ---- fused kernels
 
     def in_memory(self, name: str) -> bool:
         resolved = self.builder.resolve(name)

@@ -1,7 +1,5 @@
 """Lends the builders of a pool to the threads that need one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Requests turns on a device from the device's queue."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading
@@ -45,7 +43,7 @@ class DeviceQueue:
             finally:
                 self._timing = False
 
-    def stay(self, need: Need, step: str = "stay") -> Stay:
+    def stay(self, need: Need, step: str = "stay") -> "Stay":
         """Waits until the task may stay on the device with these bytes. `step` is its name in the log."""
         return Stay(self, self._granted(Kind.STAY, step[:500], need), need)
 

@@ -4,8 +4,6 @@ Pools of the same name share their actors, which end with the cluster or with th
 are sent as bytes, so the machines need no common folder.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 The computations of the caller and of builders don't delay the clock of a device host.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

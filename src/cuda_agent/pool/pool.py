@@ -6,8 +6,6 @@ waiting requests. Further requests for the task go to the same host, or to a hos
 wait.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

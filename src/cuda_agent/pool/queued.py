@@ -1,7 +1,5 @@
 """The judge of one task, which takes each step in a turn of its device's queue."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress

@@ -17,8 +17,6 @@ until it has waited `PATIENCE_S` seconds. A waiting clock stops new device steps
 is free, all clocks that waited then run one after the other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -3,8 +3,6 @@
 A request is a connection, so it ends with the client's process in any case.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import selectors
@@ -15,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, Self, TextIO
 
 from cuda_agent.pool.rule import Kind, Need, QueueRequest, QueueRule
 from cuda_agent.workspace.sockets import bound_socket
@@ -63,7 +61,7 @@ class QueueServer:
         self._end, self._ended = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="device-queue", daemon=True)
 
-    def __enter__(self) -> QueueServer:
+    def __enter__(self) -> Self:
         if self._log_path is not None:
             # The run continues if the log can't be written; its own records then fail too.
             with suppress(OSError):

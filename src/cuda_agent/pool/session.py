@@ -1,7 +1,5 @@
 """The judge of one task, used through a pool: the remote counterpart of `JudgeSession`."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError

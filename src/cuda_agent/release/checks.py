@@ -1,7 +1,5 @@
 """The result of each gate but speed, from evaluations. The functions are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,23 +5,20 @@ history.jsonl         what was promoted, refused and revoked, when and why; it o
 regressions/          see `regressions`
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
 from cuda_agent.core.files import write_folder
 from cuda_agent.core.hashing import digest_files
-from cuda_agent.core.record import Record
+from cuda_agent.core.lines import append, read_lines
+from cuda_agent.core.record import Record, now
 from cuda_agent.release.lock import StackLock, one_line
 from cuda_agent.release.records import Promotion
-from cuda_agent.tasks import store
 
 MANIFEST = "manifest.json"
 SIGNATURE = "signature.json"
@@ -74,16 +71,14 @@ def note(
 ) -> Event:
     """Adds a line to the history. Raises StoreError."""
     task, candidate = (promotion.task, promotion.candidate_digest) if promotion is not None else ("?", "?")
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    found = Event(event=event, when=when, task=task, candidate_digest=candidate, reason=reason[:2000], entry=entry)
-    store.append(registry / _HISTORY, [found])
+    found = Event(event=event, when=now(), task=task, candidate_digest=candidate, reason=reason[:2000], entry=entry)
+    append(registry / _HISTORY, [found])
     return found
 
 
 def history(registry: Path) -> tuple[Event, ...]:
     """Returns the events in order. Raises StoreError for a damaged line, which may be a revocation."""
-    path = registry / _HISTORY
-    return tuple(store.read_lines(path, Event)) if path.exists() else ()
+    return tuple(read_lines(registry / _HISTORY, Event, optional=True))
 
 
 def entries(registry: Path) -> tuple[RegistryEntry, ...]:

@@ -1,20 +1,16 @@
 """The settings of the promotion gate: the typed form of gate.yaml."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from cuda_agent.core.baselines import COMPILE, EAGER, forms
+from cuda_agent.core.baselines import COMPILE, EAGER, MATCHED, forms
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.settings import Settings
 
-#: names the fastest baseline at the policy's precision.
-MATCHED = "matched"
 #: fewer processes wouldn't show how times differ between processes.
 LEAST_PROCESSES = 3
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")

@@ -1,7 +1,5 @@
 """The stack lock: a text file with everything that times depend on. A team commits it, compares it and enforces it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +57,7 @@ class StackLock(StoredRecord):
         return _HEAD + text
 
     @classmethod
-    def from_yaml(cls, text: str, *, where: str) -> StackLock:
+    def from_yaml(cls, text: str, *, where: str) -> "StackLock":
         """Parses a lock. Raises StoreError where the text isn't one, or has another schema version."""
         try:
             values = yaml.safe_load(text)
@@ -68,7 +66,7 @@ class StackLock(StoredRecord):
         return cls.from_json(json.dumps(values, default=str), where=where)
 
     @classmethod
-    def load(cls, path: Path) -> StackLock:
+    def load(cls, path: Path) -> "StackLock":
         """Reads a lock. Raises UsageError where the file is missing, StoreError where it can't be read."""
         try:
             return cls.from_yaml(path.read_text(), where=str(path))
@@ -81,7 +79,7 @@ class StackLock(StoredRecord):
         """Writes the lock. Raises StoreError."""
         write_durably(path, self.to_yaml())
 
-    def differences(self, here: StackLock) -> tuple[StackDifference, ...]:
+    def differences(self, here: "StackLock") -> tuple[StackDifference, ...]:
         """Returns the facts that differ from this lock, in its order."""
         mine, theirs = dict(_flat(self)), dict(_flat(here))
         names = dict.fromkeys((*mine, *theirs))
@@ -110,10 +108,8 @@ def read_lock() -> StackLock:
 
 
 def check_locked(path: Path) -> StackLock:
-    """Reads a lock and compares it with this machine.
-
-    Raises LockMismatch, which names every difference, UsageError and StoreError.
-    """
+    """Reads a lock and compares it with this machine. Raises LockMismatch, which names every difference, UsageError and
+    StoreError."""
     lock = StackLock.load(path)
     found = lock.differences(read_lock())
     if found:

@@ -1,13 +1,10 @@
 """The promotion gate: it runs the judge on a candidate for each requirement, in order."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageE
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.record import now
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession, build_extension, find_sanitizer, sanitizer_findings
@@ -62,7 +60,7 @@ def promote(
 
     A bad candidate raises no error. Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
-    started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    started, begin = now(), time.monotonic()
     resolve_device(subject.options.device.value)
     try:
         registry.mkdir(parents=True, exist_ok=True)
@@ -141,8 +139,6 @@ class Examination:
         self._add(self._whole_model())
         return None
 
-    # ------------------------------------------------------------ results
-
     def _add(self, result: GateResult) -> bool:
         """Adds a result with the time since the last one. Returns whether the gate didn't fail."""
         now = time.monotonic()
@@ -158,8 +154,6 @@ class Examination:
         for name in NAMES:
             if name not in decided:
                 self._add(skipped(name, f"{because} failed"))
-
-    # ------------------------------------------------------------ before it runs
 
     def _lock(self) -> GateResult:
         if self._gate.lock is None:
@@ -223,8 +217,6 @@ class Examination:
         except OSError as error:
             raise StoreError(f"Can't make {cache}: {error.strerror}", "Free some space, or set TMPDIR") from None
         return cache
-
-    # ------------------------------------------------------------ sessions of the judge
 
     def _options(self, **changes: object) -> JudgeOptions:
         """Returns the run's options with those that the gate decides."""

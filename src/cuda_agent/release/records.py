@@ -1,7 +1,5 @@
 """The results of the promotion gate."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

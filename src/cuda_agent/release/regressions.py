@@ -1,15 +1,12 @@
 """The inputs on which candidates for a task have failed, to be tried again: a file for each task, which only grows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.core.config import Regression
-from cuda_agent.core.record import Record
+from cuda_agent.core.lines import append, read_lines
+from cuda_agent.core.record import Record, now
 from cuda_agent.core.records import Evaluation
-from cuda_agent.tasks import store
 
 
 class KnownFailure(Record):
@@ -28,8 +25,7 @@ def regressions_file(registry: Path, task_key: str) -> Path:
 
 def read_failures(registry: Path, task_key: str) -> tuple[KnownFailure, ...]:
     """Returns the failures in the order in which they were found. Raises StoreError."""
-    path = regressions_file(registry, task_key)
-    return tuple(store.read_lines(path, KnownFailure)) if path.exists() else ()
+    return tuple(read_lines(regressions_file(registry, task_key), KnownFailure, optional=True))
 
 
 def remember(
@@ -42,10 +38,9 @@ def remember(
         key = evaluation.failing, batch
         if key[0] is None or key in known:
             continue
-        when = datetime.now(UTC).isoformat(timespec="seconds")
         new[key[0], batch] = KnownFailure(
             regression=key[0], batch=batch, candidate=evaluation.candidate_digest, reason=evaluation.reason[:500],
-            when=when,
+            when=now(),
         )  # fmt: skip
-    store.append(regressions_file(registry, task_key), new.values())
+    append(regressions_file(registry, task_key), new.values())
     return tuple(new.values())

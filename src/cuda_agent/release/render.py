@@ -1,7 +1,5 @@
 """Writes a promotion as JUnit's XML and as one HTML page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.core.assets import filled

@@ -1,7 +1,5 @@
 """Writes a task with another size of its batch dimension, as a new task."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

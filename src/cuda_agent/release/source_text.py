@@ -1,7 +1,5 @@
 """Python text: writes numbers and reads imports."""
 
-from __future__ import annotations
-
 import ast
 import math
 

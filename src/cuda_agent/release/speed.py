@@ -1,15 +1,13 @@
 """The speed gate: the worst lower bound over all cold processes and all baselines. The functions are pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cuda_agent.core.baselines import Baseline
+from cuda_agent.core.baselines import MATCHED, Baseline
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import Evaluation, ProfileReport, Ratio
 from cuda_agent.release.checks import failed, passed
-from cuda_agent.release.gate import MATCHED, SpeedGate
+from cuda_agent.release.gate import SpeedGate
 from cuda_agent.release.records import GateResult
 
 NAME = "speed"

@@ -1,7 +1,5 @@
 """Reads what is promoted: the best candidate of a run, or that of a workspace, with its task."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +45,8 @@ def load_subject(path: Path) -> Subject:
 
 def best_of_run(path: Path) -> tuple[Task, JudgeOptions, Candidate | None, Evaluation | None]:
     """Returns the task and the options of a run that has ended or was killed, with its best candidate and the
-    evaluation of that, as far as it has them.
-
-    Raises UsageError for a benchmark or a comparison, StoreError where the run can't be read.
-    """
+    evaluation of that, as far as it has them. Raises UsageError for a benchmark or a comparison, StoreError where the
+    run can't be read."""
     if (path / BenchManifest.file_name).is_file():
         raise UsageError(f"{path} is a benchmark of several tasks", f"Choose one of them: {path}/tasks/ID")
     task, options, _ = RunDirectory(path).read_start()

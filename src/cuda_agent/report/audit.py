@@ -1,22 +1,21 @@
 """Chooses the tasks that a person should check (suspicious wins and a random sample), and keeps the audits."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import Audit, Audits, AuditVerdict
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plain import plain
-from cuda_agent.report.rows import BASELINES, ReportRow
+from cuda_agent.core.record import now
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.units import percent, times
 
 #: speed-ups from which on a win is checked, whatever the other tasks reach.
@@ -67,8 +66,7 @@ def record(
         near = difflib.get_close_matches(task, names, n=1)
         hint = f"Did you mean {near[0]}?" if near else "cuda-agent audit RUN lists them"
         raise UsageError(f"The run has no task {task}", hint)
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    audit = Audit(task=names[task], verdict=verdict, note=note, by=by, when=when)
+    audit = Audit(task=names[task], verdict=verdict, note=note, by=by, when=now())
     Audits(audits=(*audits.audits, audit)).write(directory)
     return audit
 

@@ -1,15 +1,14 @@
 """Computes the shapes of a run's drawings; `assets/charts.html.j2` writes them as SVG."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import Against
 from cuda_agent.core.inspection import Roofline
-from cuda_agent.report.rows import BASELINES, ReportRow
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.scales import AxisTick, Scale, short
 from cuda_agent.report.training import Series
 from cuda_agent.report.units import geometric_mean, times

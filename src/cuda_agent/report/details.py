@@ -1,7 +1,5 @@
 """Reads the details of one task from its run directory: code, transcript and candidates."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -16,13 +14,14 @@ from markupsafe import Markup
 from cuda_agent.agent.best import BestRecord
 from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import FILE_NAME, passed_times, read_transcript
+from cuda_agent.agent.tools.output import cut_middle
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.plain import plain
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate, Evaluation, Task, ToolCall, ToolResult, Trajectory, Turn
 from cuda_agent.report.highlight import highlighted
-from cuda_agent.report.plain import cut, file_changes
+from cuda_agent.report.plain import file_changes
 
 #: the packed texts of a page by name: gzip in base64, which can't end a script element. A browser decodes a text when
 #: the reader opens it.
@@ -168,9 +167,6 @@ def _inspected(turns: Sequence[Turn], name: str, record: type[_Known]) -> _Known
     return None
 
 
-# ---------------------------------------------------------------- the transcript
-
-
 def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> tuple[TurnStep, ...]:
     store = ContentStore(directory)
     before: Candidate | None = None
@@ -251,4 +247,4 @@ def _lines(text: str) -> str:
 
 
 def _cut(text: str, kept: int) -> str:
-    return cut(text, kept, "; the run's folder has the whole text")
+    return cut_middle(text, kept, "; the run's folder has the whole text")

@@ -1,7 +1,5 @@
 """Explains to learners what was done to a task and why it helps, from the plan, the playbook's notes and the times."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
@@ -68,9 +66,6 @@ def explain(row: ReportRow, source: str, turns: Sequence[Turn], limits: Roofline
         numbers=tuple(_numbers(row, limits)),
         words=plain(_last_words(turns)) if plan is None else "",
     )
-
-
-# ---------------------------------------------------------------- what was done
 
 
 def _last_words(turns: Sequence[Turn]) -> str:
@@ -155,9 +150,6 @@ def _first_sentences(source: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     return " ".join(text.split("\n\n")[0].split())[:600]
-
-
-# ---------------------------------------------------------------- why it helps
 
 
 def _numbers(row: ReportRow, limits: Roofline | None) -> list[str]:

@@ -1,7 +1,5 @@
 """Source code as HTML with a class for each coloured token. All text is escaped."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

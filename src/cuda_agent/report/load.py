@@ -1,8 +1,6 @@
 """Reads what a command left in a folder, complete or not: a benchmark run, a run of `optimize`, a folder of such runs,
 or a training run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator
@@ -75,9 +73,6 @@ def load(path: Path) -> Recorded:
     raise UsageError(f"{path} holds no run", "Give the folder that cuda-agent bench or optimize left")
 
 
-# ---------------------------------------------------------------- a benchmark run
-
-
 def _bench(path: Path, audits: Audits) -> Recorded:
     manifest = BenchManifest.read(path)
     notes: list[str] = []
@@ -126,10 +121,8 @@ def _sources(path: Path) -> dict[str, str]:
 
 
 def _results(path: Path, notes: list[str]) -> Iterator[BenchResult]:
-    """Yields the result in each line. A damaged line, such as one that a kill cut short, is left out and noted.
-
-    Raises StoreError when the file can't be read.
-    """
+    """Yields the result in each line. A damaged line, such as one that a kill cut short, is left out and noted. Raises
+    StoreError when the file can't be read."""
     try:
         lines = path.read_text(errors="replace").split("\n")
     except FileNotFoundError:
@@ -162,9 +155,6 @@ def _inside(path: Path, result: BenchResult | None) -> Path | None:
         return None
     found = (path / result.directory).resolve()
     return found if found.is_relative_to(path.resolve()) and found.is_dir() else None
-
-
-# ---------------------------------------------------------------- runs of optimize
 
 
 def _is_run(path: Path) -> bool:

@@ -1,7 +1,5 @@
 """Writes a recorded run as one HTML file that needs no network. The details of tasks are packed in it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -15,7 +13,7 @@ from typing import Any, get_args
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cuda_agent.core.baselines import Baseline
+from cuda_agent.core.baselines import BASELINES, Baseline
 from cuda_agent.core.bench import AuditVerdict, Estimate, Metrics
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plain import plain
@@ -26,7 +24,7 @@ from cuda_agent.report.details import KEPT, Blobs, Details, details, pack
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import symbol
-from cuda_agent.report.rows import BASELINES, STATES, ReportRow
+from cuda_agent.report.rows import STATES, ReportRow
 from cuda_agent.report.samples import STRIP, programs
 from cuda_agent.report.tables.evaluation import errors_line, stack_line
 from cuda_agent.report.training import Series
@@ -124,9 +122,6 @@ def _is_fuller(stored: Evaluation, held: Evaluation | None) -> bool:
     return stored.candidate_digest == held.candidate_digest and stored.profile is not None
 
 
-# ---------------------------------------------------------------- the templates' variables
-
-
 def _overview(
     run: Recorded, metrics: Metrics | None, entries: list[PageEntry], checks: Iterable[ToCheck], limits: Roofline | None
 ) -> dict[str, Any]:
@@ -167,9 +162,6 @@ def _trends(run: Recorded) -> list[tuple[str, list[tuple[Series, charts.Curves]]
     """Returns the drawings of each training stage."""
     drawn = [(series, curves) for series in run.series if (curves := charts.trend(series))]
     return [(stage, list(group)) for stage, group in groupby(drawn, key=lambda pair: pair[0].stage)]
-
-
-# ---------------------------------------------------------------- the environment
 
 
 def _environment() -> Environment:

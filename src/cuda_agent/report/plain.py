@@ -1,6 +1,4 @@
-"""Shortens texts and names for people, and shows differences between candidates."""
-
-from __future__ import annotations
+"""Shortens names for people, and shows differences between candidates."""
 
 import difflib
 import re
@@ -9,14 +7,6 @@ from collections.abc import Iterator
 from cuda_agent.core.records import Candidate
 
 _LENGTH = re.compile(r"[1-9][0-9]{0,3}")
-
-
-def cut(text: str, kept: int, hint: str = "") -> str:
-    """Returns the two ends of a text that has more than `kept` characters."""
-    if len(text) <= kept:
-        return text
-    half = kept // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out{hint} …]\n{text[-half:]}"
 
 
 def symbol(name: str) -> str:

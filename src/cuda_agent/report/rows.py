@@ -1,7 +1,5 @@
 """One task of a report: how it ended, and the numbers that follow from its evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Timing, Trajectory
 from cuda_agent.reward import closest_attempt, is_faster, keep_original
 
-BASELINES = ("eager", "compile", "matched")
 #: the states of a task in the order in which they are counted.
 STATES = ("passed", "kept", "failed", "not covered", "interrupted", "unfinished", "error", "waiting")
 
@@ -61,18 +58,14 @@ class JudgedRow:
     @property
     def profile(self) -> ProfileReport | None:
         """The profile of a candidate that passed."""
-        found = self.evaluation
-        return found.profile if found is not None and found.verdict is Verdict.PASSED else None
-
-    def _name(self, baseline: str) -> str:
-        return self.profile.matched if baseline == "matched" and self.profile is not None else baseline
+        return self.evaluation.passed_profile if self.evaluation is not None else None
 
     def ratio(self, baseline: str) -> Ratio | None:
         """How many times faster the candidate is than `eager`, `compile` or `matched`; None without a profile."""
-        return self.profile.ratios.get(self._name(baseline)) if self.profile is not None else None
+        return self.profile.ratio(baseline) if self.profile is not None else None
 
     def timing(self, baseline: str) -> Timing | None:
-        return self.profile.baselines.get(self._name(baseline)) if self.profile is not None else None
+        return self.profile.timing(baseline) if self.profile is not None else None
 
     @property
     def ours(self) -> Timing | None:

@@ -1,7 +1,5 @@
 """Draws the samples of each timed program as a strip, and bars that compare the programs."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Maps numbers to places on a drawing: linear and logarithmic axes with ticks at round numbers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,12 +1,11 @@
 """Reads `metrics.jsonl` of a training run: one series for each metric of each stage."""
 
-from __future__ import annotations
-
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from cuda_agent.core.lines import read_objects
 
 METRICS_FILE = "metrics.jsonl"
 _STEPS = ("step", "global_step", "training/global_step", "iteration", "epoch")
@@ -33,7 +32,7 @@ def read_series(directory: Path) -> tuple[Series, ...]:
     `outer/inner`. Damaged lines are left out."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     stages: dict[str, int] = {}
-    for number, entry in enumerate(_entries(directory / METRICS_FILE)):
+    for number, entry in enumerate(read_objects(directory / METRICS_FILE)):
         stage = str(entry.get("stage", ""))
         stages.setdefault(stage, len(stages))
         numbers = dict(_numbers("", entry))
@@ -42,20 +41,6 @@ def read_series(directory: Path) -> tuple[Series, ...]:
             found.setdefault((stage, name), []).append((step, value))
     keys = sorted(found, key=lambda key: (stages[key[0]], _rank(key[1]), key[1]))
     return tuple(Series(stage, name, tuple(sorted(found[stage, name]))) for stage, name in keys)
-
-
-def _entries(path: Path) -> Iterator[dict[str, object]]:
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            yield entry
 
 
 def _numbers(prefix: str, entry: dict[str, object]) -> Iterator[tuple[str, float]]:

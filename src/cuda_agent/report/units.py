@@ -1,7 +1,5 @@
 """Formats numbers for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime

@@ -6,8 +6,6 @@ measurements and configuration give the same dataset, because the number of cand
 nothing else.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -20,22 +18,14 @@ from pydantic import Field
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import locked, write_durably
+from cuda_agent.core.lines import read_lines, write_lines
 from cuda_agent.core.settings import Settings
 from cuda_agent.tasks.captured import MEMORY_MIB
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
-from cuda_agent.tasks.compose.run import (
-    ComposeSettings,
-    compose,
-    digest_of,
-    library_versions,
-    read_seeds,
-    runs_with,
-    settle,
-)
-from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.compose.run import compose_by
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
@@ -48,7 +38,6 @@ from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
 from cuda_agent.tasks.filter.run import filter_folder
 from cuda_agent.tasks.options import ComposeOptions, CopiesSetting, LibrariesSetting, ThresholdSetting
 from cuda_agent.tasks.records import Seed
-from cuda_agent.tasks.store import only_one, read_lines, write_lines
 from cuda_agent.workspace.sandbox import resolve_level
 
 EXPORT_FOLDER = "export"
@@ -110,15 +99,13 @@ class Build:
 
 def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
     """Builds a dataset. `recorded` is a file of measurements, or the name of a stack with measurements in the folder
-    (see `tasks filter`). With it nothing is measured, and candidates without a measurement are left out.
-
-    Raises UsageError, TaskError where too few candidates pass, and the stages' errors.
-    """
+    (see `tasks filter`). With it nothing is measured, and candidates without a measurement are left out. Raises
+    UsageError, TaskError where too few candidates pass, and the stages' errors."""
     folder = options.folder
     taken = None if recorded is None else _recorded(folder, recorded)
     seeds = None if options.seeds is None else _seeds_of(options.seeds)
     _settle(options, folder)
-    with only_one(folder, "build"):
+    with locked(folder / ".build.lock"):
         return _build(options, device, say, taken, seeds)
 
 
@@ -203,7 +190,7 @@ def _round(
     """Runs all stages on the candidates with numbers below `count`, even where the folder has more, so that a restarted
     build has the same rounds. Returns how many are left, how many aren't measured, and the dataset if it is enough."""
     folder = options.folder
-    _compose(options, count, lambda text: say("compose", text))
+    compose_candidates(options, count, lambda text: say("compose", text))
     measured = measure(count)
     tasks = [task for task in read_tasks(folder) if task.number < count]
     unmeasured = sum(task.task.key not in measured.by_key for task in tasks)
@@ -225,26 +212,10 @@ def _round(
     return compared.account.kept, unmeasured, made
 
 
-def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:
-    wanted = options.compose
-    seeds = runs_with(read_seeds(options.folder), wanted.runs_with)
-    target = Target(
-        low_ms=wanted.window_ms[0],
-        high_ms=wanted.window_ms[1],
-        memory_gb=wanted.memory_gb,
-        rates=rates_for(wanted.stack),
-    )
-    composer = BuiltinComposer(seeds, options.seed, target)
-    settings = ComposeSettings(
-        composer=composer.name,
-        seed=options.seed,
-        target=target,
-        seeds_digest=digest_of(seeds),
-        library_versions=library_versions(seeds),
-        runs_with=wanted.runs_with,
-    )
-    settle(options.folder, settings)
-    compose(options.folder, composer, count, say)
+def compose_candidates(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:
+    """Composes the candidates with numbers below `count` that the folder doesn't have."""
+    seed = options.seed
+    compose_by(options.folder, options.compose, seed, count, lambda found, to: BuiltinComposer(found, seed, to), say)
 
 
 def _next_count(count: int, kept: int, wanted: int) -> int:

@@ -1,7 +1,5 @@
 """Captures the operator graph of a task in its own process in the judge's sandbox, without compiling it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chooses the tasks of the dataset from those that passed: the first ones of each kind, at the published shares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES

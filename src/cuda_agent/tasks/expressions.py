@@ -1,7 +1,5 @@
 """The language of seeds: arithmetic over named sizes, and layouts such as `N C H W` or `* 2*D`."""
 
-from __future__ import annotations
-
 import ast
 import keyword
 import re

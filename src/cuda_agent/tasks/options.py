@@ -1,7 +1,5 @@
 """The options of the stages that make a dataset; `tasks.filter.options` has those of the filter."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator

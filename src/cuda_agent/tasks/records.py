@@ -4,8 +4,6 @@ Seed (crawl) -> DatasetTask (compose) -> Measurement (filter) -> Similarity (dec
 are expressions: Python arithmetic over the letters of the layouts and the names of the parameters.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Literal
 
@@ -14,6 +12,9 @@ from pydantic import Field
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import Stack
+
+#: The file of a dataset's folder that has every candidate, a line each.
+CANDIDATES_FILE = "candidates.jsonl"
 
 #: The values of a tensor that `get_inputs` draws.
 Values = Literal[

@@ -1,7 +1,5 @@
 """Configuration of a training. One file drives both launchers. Formulas and figures: docs/training.md."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self

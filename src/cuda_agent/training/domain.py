@@ -1,12 +1,11 @@
 """The domain of real trainings: the agent's tools, the judge, the pocket base model and the held-out tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.pool.cluster import ClusterPool
@@ -55,7 +54,7 @@ class KernelDomain:
         score = evaluate_checkpoint(self._opening, checkpoint, directory, held_out=self._held_out, single_turn=single)
         return numbers(score)
 
-    def in_cluster(self) -> KernelDomain:
+    def in_cluster(self) -> Self:
         """Returns this domain for a process of a Ray cluster, whose actors judge candidates if there are any."""
         ray = self._options.ray
         if ray.judges > 0:

@@ -3,20 +3,18 @@
 Training uses the ids exactly as they were sampled. Nothing is tokenised again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
+from cuda_agent.core.lines import read_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
-from cuda_agent.tasks import store
 
 #: file of a stage's episodes.
 EPISODES_FILE = "episodes.jsonl"
@@ -72,7 +70,7 @@ class Episode(StoredRecord):
     wall_s: float = 0.0
 
     @model_validator(mode="after")
-    def _aligned(self) -> Episode:
+    def _aligned(self) -> Self:
         if not len(self.response_ids) == len(self.mask) == len(self.log_probabilities):
             raise ValueError("response_ids, mask and log_probabilities have one entry a token")
         if any(value not in (0, 1) for value in self.mask) or self.mask[-1] != 1:
@@ -151,4 +149,4 @@ class Environment(Protocol):
 
 def read_episodes(path: Path) -> list[Episode]:
     """Returns the episodes of a file, none if it doesn't exist. Raises StoreError."""
-    return store.read_lines(path, Episode, optional=True)
+    return read_lines(path, Episode, optional=True)

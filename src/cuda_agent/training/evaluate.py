@@ -5,8 +5,6 @@ number of evaluations until a candidate reaches 95 % of the speed of the best ch
 Uncertainty is over tasks: a paired bootstrap of per-task means.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
@@ -15,10 +13,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from cuda_agent.core.lines import append, read_lines, write_lines
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.reward import MARGIN
-from cuda_agent.tasks import store
 from cuda_agent.training.episodes import Environment, Episode, Generate, read_episodes
 from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order, spread
 
@@ -115,9 +113,6 @@ class SearchComparison(StoredRecord):
     left_out: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------- a stage
-
-
 def evaluate_stage(
     environment: Environment,
     tasks: Sequence[Task],
@@ -144,20 +139,20 @@ def evaluate_stage(
         if done:
             # A kill interrupted their writing.
             played = [episode for episode in played if episode.seed // SEED_STEP != seed]
-            store.write_lines(path, played)
+            write_lines(path, played)
         many = [task for task in tasks for _ in range(episodes)]
         fresh = environment.play(many, sampler(seed), seed=seed * SEED_STEP)
-        store.append(path, fresh)
+        append(path, fresh)
         played += fresh
     score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, best=best or {})
     if all(one.stage != stage for one in read_scores(folder)):
-        store.append(folder / SCORES, [score])
+        append(folder / SCORES, [score])
     return score
 
 
 def read_scores(folder: Path) -> list[StageScore]:
     """Returns the scores in a folder, none if it has no file of them. Raises StoreError."""
-    return store.read_lines(folder / SCORES, StageScore, optional=True)
+    return read_lines(folder / SCORES, StageScore, optional=True)
 
 
 def score_of(
@@ -227,9 +222,6 @@ def differences(one: StageScore, other: StageScore) -> tuple[MetricDifference, .
 def difference(metric: str, gaps: Sequence[float]) -> MetricDifference:
     """Returns the mean of the tasks' differences with its interval."""
     return MetricDifference(metric=metric, **dict(interval(gaps)))
-
-
-# ---------------------------------------------------------------- searches
 
 
 def evaluations_to(times_us: Sequence[float | None], best: float) -> int | None:
@@ -312,9 +304,6 @@ def _shuffled(choices: Sequence[PlanChoice], rng: random.Random) -> list[float |
     times = [one.us for one in choices]
     rng.shuffle(times)
     return times
-
-
-# ---------------------------------------------------------------- uncertainty
 
 
 def interval(values: Sequence[float]) -> Interval:

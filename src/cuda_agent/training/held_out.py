@@ -1,7 +1,5 @@
 """Plays a checkpoint on the held-out tasks, and compares trainings with other searches there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs every step: one JSON object with flat numeric keys per line, and TensorBoard if it is installed."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -11,6 +9,7 @@ from typing import Any, Self
 
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.files import append_lines, write_durably
+from cuda_agent.core.lines import read_objects
 from cuda_agent.training.episodes import Episode, RewardKind, rewarded
 
 #: file of all stages of a run, in order.
@@ -94,14 +93,8 @@ class MetricsLog:
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Returns every complete line of a run."""
+    """Returns the lines of a run in order."""
     return read_objects(directory / METRICS_FILE)
-
-
-def read_objects(path: Path) -> list[dict[str, Any]]:
-    """Returns the JSON objects of a file's complete lines, none if it doesn't exist."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line]
 
 
 def _board(directory: Path, from_step: int) -> Any:

@@ -1,7 +1,5 @@
 """Protective stops: a training that has gone wrong halts with its last good checkpoint."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """Compares trainings on the same tasks: seeds of one recipe, and recipes with a part left out. It reads their folders
 only; nothing is played and no device is needed."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -220,9 +218,6 @@ def _mean(rows: Sequence[TaskScore]) -> TaskScore:
 
 
 _MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
-
-
-# ---------------------------------------------------------------- searches
 
 
 def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:

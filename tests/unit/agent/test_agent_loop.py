@@ -109,7 +109,7 @@ def test_half_a_line_is_dropped_and_a_broken_line_is_named(run_directory: Path) 
         stream.write('{"index": 1, "mess')
     assert len(read_transcript(run_directory)) == 1
     (run_directory / FILE_NAME).write_text(json.dumps({"no": "turn"}) + "\n")
-    with pytest.raises(StoreError, match="line 1 is not a turn"):
+    with pytest.raises(StoreError, match="line 1: index"):
         read_transcript(run_directory)
 
 

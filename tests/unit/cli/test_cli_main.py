@@ -49,7 +49,7 @@ def task(tmp_path: Path) -> str:
         (["init", "none.py", "x"], 2, "No such task file"),
         (["optimize", "TASK", "--out", "TASK"], 2, "is a file"),
         (["optimize", "TASK", "--out", "FULL"], 2, "isn't empty"),
-        (["init", "TASK", "FULL"], 2, "isn't an empty folder"),
+        (["init", "TASK", "FULL"], 2, "isn't empty"),
         (["optimize", "TASK", "--out", "/proc/nowhere/run"], 6, "Can't make"),
     ],
 )

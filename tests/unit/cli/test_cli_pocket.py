@@ -12,7 +12,7 @@ from cuda_agent.cli.main import run
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tasks", "EMPTY"], "holds no candidates"),
+        (["tasks", "EMPTY"], "has no candidates"),
         (["fill", "--config", "nowhere.yaml", "--out", "EMPTY"], "nowhere.yaml"),
         (["fill", "--config", "CONFIG", "--out", "EMPTY"], "No tasks: missing.jsonl"),
         (["compare", "--config", "CONFIG", "--out", "EMPTY"], "holds no episodes"),

@@ -11,11 +11,11 @@ from types import ModuleType
 import pytest
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.lines import append
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.filter.measurements import Journal, read_all, read_measured, stack_for
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.tasks.store import append
 from task_candidates import candidate
 
 ROOT = Path(__file__).parents[3]

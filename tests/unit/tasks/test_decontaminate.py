@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.lines import append
 from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import (
     load_references,
@@ -18,7 +19,6 @@ from cuda_agent.tasks.decontaminate.references import (
 )
 from cuda_agent.tasks.decontaminate.stage import compare
 from cuda_agent.tasks.records import Rule
-from cuda_agent.tasks.store import append
 from dataset_folders import FUNCTIONS, graph_of, pairs, source_of, task_of
 from task_mutators import everything
 

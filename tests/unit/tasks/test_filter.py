@@ -10,17 +10,17 @@ import pytest
 
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.files import locked
 from cuda_agent.core.stack import Gpu, Stack
 from cuda_agent.pool.rule import Need
 from cuda_agent.tasks.filter.check import need_of
 from cuda_agent.tasks.filter.funnel import funnel
-from cuda_agent.tasks.filter.measurements import FILTER, Journal, merge, read_all, stack_for, stack_hash
+from cuda_agent.tasks.filter.measurements import FILTER_LOCK, Journal, merge, read_all, stack_for, stack_hash
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes
 from cuda_agent.tasks.filter.records import Checked, from_fault, from_finding, same_sample
 from cuda_agent.tasks.filter.run import Shard, _Run, filter_folder, read_candidates
 from cuda_agent.tasks.records import Cost, DatasetTask, Measurement, Rule, TaskFinding
-from cuda_agent.tasks.store import only_one
 from cuda_agent.workers.process import Fault
 from cuda_agent.workers.requests import FaultKind
 from task_candidates import candidate, write_candidates
@@ -88,7 +88,11 @@ def test_a_file_may_be_compressed(tmp_path: Path) -> None:
 
 
 def test_two_filters_in_one_folder(tmp_path: Path) -> None:
-    with only_one(tmp_path, FILTER), pytest.raises(StoreError, match="Another filter"), only_one(tmp_path, FILTER):
+    with (
+        locked(tmp_path / FILTER_LOCK),
+        pytest.raises(StoreError, match="in use by process"),
+        locked(tmp_path / FILTER_LOCK),
+    ):
         pass
 
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from cuda_agent.core.enums import Milestone
-from cuda_agent.tasks import store
+from cuda_agent.core.lines import append
 from cuda_agent.training.episodes import Episode, read_episodes
 
 GOOD: dict[str, Any] = {
@@ -35,9 +35,9 @@ def test_impossible_episodes_cannot_be_built(changes: dict[str, Any], said: str)
 
 def test_episodes_outlive_a_kill(tmp_path: Path) -> None:
     path, one = tmp_path / "e.jsonl", Episode(**GOOD)
-    store.append(path, [one])
+    append(path, [one])
     path.write_bytes(path.read_bytes() + b'{"half')
     assert read_episodes(path) == [one]
-    store.append(path, [one])
+    append(path, [one])
     assert read_episodes(path) == [one, one] and one.input_ids == (1, 2, 3, 4, 5) and one.own_tokens == 2
     assert read_episodes(tmp_path / "none") == []

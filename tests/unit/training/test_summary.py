@@ -12,8 +12,8 @@ import pocket_domain as domain
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Milestone, Verdict
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.lines import append
 from cuda_agent.core.records import Candidate
-from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
@@ -35,7 +35,7 @@ def tasks(tmp_path: Path) -> Path:
     train = domain.TASK.model_copy(update={"name": "other", "source": domain.SOURCE + "# other\n"})
     (tmp_path / "memo/graphs" / f"{train.key}.json").write_text(domain.graph().to_json())
     lines = [DatasetTask(task=one, ops=("scale",), composer="test", number=n) for n, one in enumerate((train, held))]
-    store.append(tmp_path / "tasks.jsonl", lines)
+    append(tmp_path / "tasks.jsonl", lines)
     return tmp_path
 
 
@@ -58,9 +58,9 @@ def training(root: Path, name: str, seed: int, rewards: dict[str, list[float]], 
             for number, (value, us) in enumerate(zip(values, times, strict=True))
         ]  # fmt: skip
         held = folder / "held-out" / stage
-        store.append(held / f"{stage}.jsonl", episodes)
+        append(held / f"{stage}.jsonl", episodes)
         score = score_of(stage, episodes, [domain.TASK], seeds=(0, 1), episodes=1, best={domain.TASK.key: 60.0})
-        store.append(held / SCORES, [score])
+        append(held / SCORES, [score])
         ends.append(StageEnd(stage=stage, ended="now", wall_s=1.0))
     TrainingManifest(
         command=("train",), configuration=options.model_dump(mode="json"), version="0", commit=None,

@@ -1,7 +1,5 @@
 """A policy that plays a checkpoint trained by this project. It needs transformers and no training engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """Condenses old turns to what must not be lost. A pure function of the turns and the run's candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ turns are condensed (`condensed.py`). Between two condensations requests only gr
 their prefix caches.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ DIR/ID or DIR/NAME (the benchmark's id of the task, or its name) is a folder lik
 `kernels/`, or a run directory, which contains a workspace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

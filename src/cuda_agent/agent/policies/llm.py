@@ -1,7 +1,5 @@
 """A language model as policy: the turns become a request, the reply becomes a move. It keeps no state of its own."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The built-in policy. It plans with the playbook's skills and acts through the same tools as a language model."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shlex

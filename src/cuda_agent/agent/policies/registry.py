@@ -1,7 +1,5 @@
 """Finds policies by their names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.agent.policies.checkpoint import CheckpointPolicy

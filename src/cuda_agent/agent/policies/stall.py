@@ -1,7 +1,5 @@
 """Detects a policy that no longer acts. Pure functions of the turns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A move is in the checkpoint before its first tool runs, so no model answer is re
 run again in the workspace as it was before.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,8 +63,6 @@ class RunJournal:
         """Returns the budget at this moment."""
         return self.accounts.budget(self.turns, self.context.device_s)
 
-    # ------------------------------------------------------------ a turn
-
     def begin(self, move: PolicyMove, took_s: float) -> Checkpoint:
         """Makes a move durable. `took_s` is the time that the policy needed for it. Raises StoreError."""
         self._turn_began = time.monotonic() - took_s
@@ -99,13 +95,9 @@ class RunJournal:
         self.pending = None
         return turn
 
-    # ------------------------------------------------------------ after a kill
-
     def resume(self) -> None:
-        """Restores the workspace, the tools and the best candidate from the checkpoint, if there is one.
-
-        Raises StoreError.
-        """
+        """Restores the workspace, the tools and the best candidate from the checkpoint, if there is one. Raises
+        StoreError."""
         self.context.judge_s = self.accounts.before.judge_s
         last = Checkpoint.find(self._directory)
         if last is None:

@@ -1,18 +1,13 @@
 """The folder of a run: workspace/, transcript.jsonl, trajectory.json, evaluation.json, manifest.json, best.json (the
 best candidate so far), checkpoint.json and store/ (from which a killed run resumes), config.json, task.json, logs/."""
 
-from __future__ import annotations
-
-import fcntl
 import json
-import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,8 @@ from typing import Any
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.files import unused, write_durably
+from cuda_agent.core.files import locked, unused, write_durably
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
 from cuda_agent.core.settings import differing
 from cuda_agent.core.stack import read_stack
@@ -41,7 +37,7 @@ class RunDirectory:
         self.logs = self.path / "logs"
 
     @classmethod
-    def create(cls, out: str | Path | None, task_name: str) -> RunDirectory:
+    def create(cls, out: str | Path | None, task_name: str) -> "RunDirectory":
         """Creates `out`, or runs/<task>-<time>. Raises UsageError if it isn't empty, StoreError if it can't be
         created."""
         path = Path(out) if out is not None else _fresh(Path("runs"), task_name)
@@ -63,32 +59,12 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, *, patience_s: float = 0.0) -> Iterator[None]:
-        """Locks the run for this process. The lock ends with the process. Raises StoreError if another process still
-        holds it after `patience_s` seconds, UsageError if there is no such folder."""
-        path, end = self.path / _LOCK, time.monotonic() + patience_s
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"No run directory {self.path}", "Give one that cuda-agent optimize left") from None
-        except OSError as error:
-            raise StoreError(f"Can't write {path}: {error.strerror}", "Check its permissions") from None
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= end:
-                        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another one"
-                        raise StoreError(
-                            f"{self.path} is in use by process {holder}", "Wait for it, or end it"
-                        ) from None
-                time.sleep(0.2)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        """Locks the run for this process, as `core.files.locked` says. Raises StoreError, and UsageError if there is no
+        such folder."""
+        if not self.path.is_dir():
+            raise UsageError(f"No run directory {self.path}", "Give one that cuda-agent optimize left")
+        with locked(self.path / _LOCK, patience_s=patience_s):
             yield
-        finally:
-            os.close(descriptor)
 
     def write_start(self, task: Task, options: OptimizeOptions, command: tuple[str, ...]) -> RunManifest:
         """Writes the task, the resolved configuration and the manifest, before anything runs. Raises StoreError."""
@@ -217,11 +193,6 @@ def _stack_facts(manifest: RunManifest) -> dict[str, Any]:
 def provenance() -> dict[str, Any]:
     """Returns the fields of a manifest that say which program runs and where."""
     return {"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
-
-
-def now() -> str:
-    """Returns the time in the form of manifests."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _fresh(parent: Path, task_name: str) -> Path:

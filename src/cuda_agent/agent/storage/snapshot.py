@@ -1,8 +1,6 @@
 """Snapshots of everything that the agent may write in its workspace. One is taken before each tool and restored when a
 run resumes, so a command that was killed half-way leaves nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """Stores files of a run by content: every candidate, and the workspace before the last tool."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable

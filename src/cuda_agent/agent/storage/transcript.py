@@ -1,14 +1,9 @@
 """Stores turns, one JSON line each. A turn is durable before the next begins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from cuda_agent.core.errors import StoreError
-from cuda_agent.core.files import append_lines
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.core.records import Turn
 
 FILE_NAME = "transcript.jsonl"
@@ -16,26 +11,13 @@ FILE_NAME = "transcript.jsonl"
 
 def append_turn(directory: Path, turn: Turn) -> None:
     """Writes a turn durably. Raises StoreError (no space, no permission)."""
-    append_lines(directory / FILE_NAME, [turn.model_dump_json()])
+    append(directory / FILE_NAME, [turn])
 
 
 def read_transcript(directory: Path) -> tuple[Turn, ...]:
     """Returns the turns of a run directory, none if it has no transcript yet. An incomplete last line, left by a
     stopped machine, is dropped. Raises StoreError if the file can't be read or a whole line isn't a turn."""
-    path = directory / FILE_NAME
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
-    turns = []
-    for number, line in enumerate(raw.split(b"\n")[:-1], start=1):
-        try:
-            turns.append(Turn.model_validate_json(line))
-        except ValidationError as error:
-            raise StoreError(f"{path}, line {number} is not a turn: {error.errors()[0]['msg']}") from None
-    return tuple(turns)
+    return tuple(read_lines(directory / FILE_NAME, Turn, optional=True))
 
 
 def passed_times(turns: Iterable[Turn]) -> tuple[float, ...]:

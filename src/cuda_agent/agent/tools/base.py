@@ -1,7 +1,5 @@
 """Defines a tool: a pydantic model of its arguments with a method that answers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The tools that read and change files."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from cuda_agent.agent.context import ToolContext

@@ -1,7 +1,5 @@
 """The tools that ask the judge, and Finish, which ends the run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

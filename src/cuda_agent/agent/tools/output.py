@@ -1,7 +1,5 @@
 """Shortens long outputs: both ends are shown, and a file of the run directory holds the whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.core.errors import StoreError
@@ -25,7 +23,7 @@ def cut_middle(text: str, limit: int, remedy: str = "") -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out{remedy} …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out{remedy} …]\n{text[-half:]}"
 
 
 def tail(text: str, characters: int) -> str:

@@ -1,7 +1,5 @@
 """Finds and runs tools by name. A wrong call is answered with the right form and never ends the run."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import time

@@ -1,7 +1,5 @@
 """Renders the judge's reports for a policy: a few lines of text each, and the same as data."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tools that find files and text."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

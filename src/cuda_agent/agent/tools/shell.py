@@ -1,7 +1,5 @@
 """The tools that run commands in the sandbox."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from cuda_agent.agent.context import ToolContext

@@ -1,7 +1,5 @@
 """The dialogue of a chat model, with its own template, the prompts of `--policy llm` and tool calls as tagged text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ class ChatDialogue(Dialogue):
         self._between("a look whether it can be continued")
 
     @classmethod
-    def load(cls, checkpoint: Path) -> ChatDialogue:
+    def load(cls, checkpoint: Path) -> "ChatDialogue":
         from transformers import AutoTokenizer
 
         return cls(AutoTokenizer.from_pretrained(checkpoint, local_files_only=True))

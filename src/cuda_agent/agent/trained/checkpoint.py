@@ -1,7 +1,5 @@
 """Opens the folder of a trained checkpoint."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

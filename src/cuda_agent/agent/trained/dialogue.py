@@ -1,8 +1,6 @@
 """Converts a run to the tokens that a policy reads and writes. Tokens are only added, so the context at one turn is a
 prefix of the context at the next."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

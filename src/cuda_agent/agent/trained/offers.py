@@ -4,8 +4,6 @@ A small policy doesn't write kernels. It chooses among these plans by real tool 
 so a call that sets one is short. A plan's files are under `plans/NUMBER/` of the workspace.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import itertools

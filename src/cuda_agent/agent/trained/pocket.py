@@ -1,8 +1,6 @@
 """The dialogue of the pocket preset: a prompt of operators, shapes and plans, real tool calls of about ten tokens, and
 answers of a few words. Its tokenizer has a token for each fixed part of a call."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -63,7 +61,7 @@ def fragments() -> list[str]:
     return [*whole, *take(7).split("7"), *dict.fromkeys(re.split("[@7]", change("@", 7, 7)))]
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
     """Trains a byte-level BPE on prompts and answers. Special tokens and fragments are tokens from the start."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -84,13 +82,13 @@ class PocketDialogue(Dialogue):
 
     offers_plans = True
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: "Tokenizer") -> None:
         self.tokenizer = tokenizer
         self.stop_id: int = tokenizer.encode(STOP).ids[0]
         self.pad_id: int = tokenizer.encode(PAD).ids[0]
 
     @classmethod
-    def load(cls, checkpoint: Path) -> PocketDialogue:
+    def load(cls, checkpoint: Path) -> "PocketDialogue":
         """Raises StoreError if the tokenizer can't be read."""
         from tokenizers import Tokenizer
 

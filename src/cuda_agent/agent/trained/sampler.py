@@ -1,7 +1,5 @@
 """Samples from a causal language model of `transformers`: many contexts at once, with a key-value cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Every failure as one line with its exit code; the traceback only with --debug."""
 
-from __future__ import annotations
-
 import errno
 import json
 import traceback

@@ -1,7 +1,5 @@
 """Prints answers on standard output, as one JSON document or as text; progress and errors on standard error."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -10,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 from pydantic import BaseModel
@@ -73,7 +71,7 @@ class ProgressView:
         self._standings: dict[int, RunStatus] = {}
         self._live: Live | None = None
 
-    def __enter__(self) -> ProgressView:
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live = Live(console=self._console, get_renderable=self._view, refresh_per_second=4, transient=True)
             self._live.start()

@@ -1,7 +1,5 @@
 """What this machine can do, found out by doing it: compile, import, start a sandbox."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

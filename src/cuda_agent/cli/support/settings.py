@@ -1,8 +1,6 @@
 """The options of a command from the fields of its configuration, and `--config FILE` with the same settings. Completes
 them: device, policy, language model."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import typing
@@ -190,10 +188,8 @@ def with_settings(
 
 
 def complete_run(settings: Settings, prices: Path | None, prefix: str = "") -> None:
-    """Completes the settings of an `OptimizeOptions`, which stand under `prefix`.
-
-    Raises UsageError for an unknown policy and what `complete_model` refuses, DeviceError.
-    """
+    """Completes the settings of an `OptimizeOptions`, which stand under `prefix`. Raises UsageError for an unknown
+    policy and what `complete_model` refuses, DeviceError."""
     put_device(settings, f"{prefix}judge.device")
     policy = str(settings.get(f"{prefix}policy", "playbook"))
     complete_model(settings, f"{prefix}llm", "policy", policy)
@@ -207,10 +203,8 @@ def complete_run(settings: Settings, prices: Path | None, prefix: str = "") -> N
 
 
 def complete_model(settings: Settings, key: str, role: str, chosen: str) -> None:
-    """Removes the language model's settings unless it is chosen for the role (`policy`, `composer`).
-
-    Raises UsageError if it is and has no name, or if it isn't and an option names it.
-    """
+    """Removes the language model's settings unless it is chosen for the role (`policy`, `composer`). Raises UsageError
+    if it is and has no name, or if it isn't and an option names it."""
     if chosen != "llm":
         if not {f"{key}.model", f"{key}.base_url"}.isdisjoint(settings.options):
             raise UsageError("--model and --base-url are for a language model", f"Add --{role} llm")

@@ -1,7 +1,5 @@
 """cuda-agent tasks: from libraries to clean, timed, decontaminated problems."""
 
-from __future__ import annotations
-
 from cuda_agent.cli.support.settings import command_group
 from cuda_agent.cli.tasks import candidates, dataset, measurements, similarity
 

@@ -1,7 +1,5 @@
 """cuda-agent tasks crawl, tasks compose, tasks import"""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -12,16 +10,15 @@ from cuda_agent.cli.support.output import CommandAnswer, ProgressView, answers
 from cuda_agent.cli.support.settings import KeyFileArg, complete_model, with_settings
 from cuda_agent.core.settings import Settings
 from cuda_agent.llm.client import make_client, prepare
-from cuda_agent.tasks.compose import run as composing
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.language_model import LanguageModelComposer, RecordedAnswers
-from cuda_agent.tasks.compose.rates import rates_for
+from cuda_agent.tasks.compose.run import Composer, compose_by
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl import crawl as crawling
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.importing import read_published, write_candidates
 from cuda_agent.tasks.options import ComposeRunOptions, CrawlOptions
-from cuda_agent.tasks.store import CANDIDATES_FILE
+from cuda_agent.tasks.records import CANDIDATES_FILE, Seed
 from cuda_agent.workspace.sandbox import resolve_level
 
 
@@ -58,23 +55,19 @@ def compose(
     """Compose candidates from the folder's seeds, and append them to its file."""
     complete_model(settings, "llm", "composer", settings.get("composer", "builtin"))
     options = settings.parse(ComposeRunOptions)
-    seeds = composing.runs_with(composing.read_seeds(directory), options.runs_with)
-    low, high = options.window_ms
-    target = Target(low_ms=low, high_ms=high, memory_gb=options.memory_gb, rates=rates_for(options.stack))
-    chosen: composing.Composer
+    model = options.llm
     with ProgressView("tasks compose") as view:
-        if options.llm is not None:
-            client = make_client(options.llm, prepare(options.llm, api_key_file), lambda text: view("model", text))
-            answered = RecordedAnswers(directory, options.llm.model, client)
-            chosen = LanguageModelComposer(seeds, options.seed, target, answered)
-        else:
-            chosen = BuiltinComposer(seeds, options.seed, target)
-        composing.settle(directory, composing.ComposeSettings(
-            composer=chosen.name, seed=options.seed, target=target, seeds_digest=composing.digest_of(seeds),
-            model=options.llm.model if options.llm is not None else None,
-            library_versions=composing.library_versions(seeds), runs_with=options.runs_with,
-        ))  # fmt: skip
-        made = composing.compose(directory, chosen, options.count, lambda text: view("compose", text))
+
+        def composer(seeds: tuple[Seed, ...], target: Target) -> Composer:
+            if model is None:
+                return BuiltinComposer(seeds, options.seed, target)
+            client = make_client(model, prepare(model, api_key_file), lambda text: view("model", text))
+            return LanguageModelComposer(seeds, options.seed, target, RecordedAnswers(directory, model.model, client))
+
+        made = compose_by(
+            directory, options, options.seed, options.count, composer, lambda text: view("compose", text),
+            model=None if model is None else model.model,
+        )  # fmt: skip
     return CommandAnswer(
         {"found": made.found, "added": made.added, "skipped": made.skipped},
         said=[

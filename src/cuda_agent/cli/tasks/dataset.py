@@ -1,7 +1,5 @@
 """cuda-agent tasks build, tasks export, tasks stats"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +11,7 @@ from cuda_agent.cli.support.output import CommandAnswer, ProgressView
 from cuda_agent.cli.support.settings import put_device, with_settings
 from cuda_agent.core.enums import Device
 from cuda_agent.core.settings import Settings
+from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.tasks import build as building
 from cuda_agent.tasks.dataset import export as exporting
 from cuda_agent.tasks.dataset.plots import write_plots
@@ -82,22 +81,15 @@ def stats(
     return CommandAnswer(without_points, _tables(found), [f"{len(written)} plots: {target}"])
 
 
-def _table(title: str, words: str, *numbers: str) -> Table:
-    """Returns a table with one column of words and then columns of numbers."""
-    table = Table(title=title)
-    table.add_column(words)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _tables(stats: Stats) -> Iterator[Table]:
-    table = _table(f"Composition of {stats.tasks} tasks", "origin", "tasks", "share %", "published %")
+    table = plain_table(
+        "origin", "tasks", "share %", "published %", left=("origin",), title=f"Composition of {stats.tasks} tasks"
+    )
     for share in stats.composition:
         table.add_row(share.origin, str(share.tasks), f"{share.percent:.2f}", f"{share.published_percent:.2f}")
     yield table
     yield _costs(stats)
-    table = _table(f"The most frequent of {len(stats.seeds)} seeds", "seed", "tasks", "%")
+    table = plain_table("seed", "tasks", "%", left=("seed",), title=f"The most frequent of {len(stats.seeds)} seeds")
     for name, count in list(stats.seeds.items())[:_MOST]:
         table.add_row(name, str(count), f"{100 * count / max(1, stats.tasks):.2f}")
     yield table
@@ -106,7 +98,9 @@ def _tables(stats: Stats) -> Iterator[Table]:
 
 
 def _costs(stats: Stats) -> Table:
-    table = _table("Cost and time of one forward pass", "", "least", "10 %", "median", "90 %", "most")
+    table = plain_table(
+        "", "least", "10 %", "median", "90 %", "most", left=("",), title="Cost and time of one forward pass"
+    )
     for name, spread, unit in (
         ("Gflop", stats.flops, 1e9),
         ("MB moved", stats.bytes, 1e6),
@@ -128,7 +122,7 @@ def _number(value: float) -> str:
 
 def _funnel(funnel: Funnel) -> Table:
     title = f"Funnel of {funnel.all.candidates} candidates, {funnel.all.unknown} not asked yet"
-    table = _table(title, "rule", "asked", "broke it", *funnel.by_origin)
+    table = plain_table("rule", "asked", "broke it", *funnel.by_origin, left=("rule",), title=title)
     for place, stage in enumerate(funnel.all.stages):
         broke = [str(flow.stages[place].broke or "") for flow in funnel.by_origin.values()]
         table.add_row(stage.rule.value, str(stage.asked), str(stage.broke or ""), *broke)

@@ -1,7 +1,5 @@
 """cuda-agent tasks filter, tasks merge"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated

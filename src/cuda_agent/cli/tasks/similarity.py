@@ -1,7 +1,5 @@
 """cuda-agent tasks decontaminate, tasks fingerprint"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@ is a form at PyTorch's default flags or at a precision policy.
 Adding a form takes one file here. The judge times it, reports show its label, and the gate accepts its name.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import pkgutil
@@ -57,7 +55,7 @@ class Baseline(Record):
 
     @staticmethod
     @functools.cache
-    def parse(name: str) -> Baseline:
+    def parse(name: str) -> "Baseline":
         """Returns the baseline of a name in a record. An unknown form keeps its name."""
         form, _, precision = name.rpartition("_")
         if form and precision in tuple(Precision):
@@ -84,3 +82,7 @@ class Baseline(Record):
 
 EAGER = Baseline(form="eager").name
 COMPILE = Baseline(form="compile").name
+#: The fastest baseline at the precision policy.
+MATCHED = "matched"
+#: The baselines of tables and metrics.
+BASELINES = (EAGER, COMPILE, MATCHED)

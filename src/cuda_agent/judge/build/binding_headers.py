@@ -6,8 +6,6 @@ binding. GCC's `#pragma interface` declares that the functions of a file's class
 implementation` that they are compiled here. `#line` gives pybind11's files the pragma.
 """
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

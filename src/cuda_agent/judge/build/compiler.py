@@ -1,7 +1,5 @@
 """Runs a compiler in a sandbox and caches its outputs."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re
@@ -208,10 +206,8 @@ class Compiler:
         return replace(outcome, log="\n".join(filter(None, (first.log, outcome.log))))
 
     def run(self, command: list[str], cwd: Path, scratch: Path, made: Path, header: Path | None = None) -> Outcome:
-        """Runs one compiler in a sandbox that may write only to `scratch`. `made` is the expected output file.
-
-        Raises StoreError where the disk is full.
-        """
+        """Runs one compiler in a sandbox that may write only to `scratch`. `made` is the expected output file. Raises
+        StoreError where the disk is full."""
         if self.abandoned.is_set():
             return Outcome(None, "", "the build was given up")
         log = scratch / "log"

@@ -1,7 +1,5 @@
 """Compiles a candidate into a shared library `cuda_extension.so`, in a sandbox without network and without a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re
@@ -60,10 +58,7 @@ def build_extension(
     candidate: Candidate, options: JudgeOptions, cache: Path | None = None, progress: Progress = silent
 ) -> Built:
     """Compiles changed sources, links, and stores the library by content. A bad candidate gives a failed report, never
-    an error.
-
-    Raises DeviceError (no compiler, torch without CUDA), StoreError (disk full) or SandboxError.
-    """
+    an error. Raises DeviceError (no compiler, torch without CUDA), StoreError (disk full) or SandboxError."""
     started = time.monotonic()
     compiler = make_compiler(options, cache)
 

@@ -5,8 +5,6 @@ stand-ins: libraries of the same names with only the symbols that these objects 
 result needs the same symbols of the same libraries. Of pybind11's functions it gets those that these objects need.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -36,10 +34,7 @@ def link(
     compiler: Compiler, objects: Sequence[Path], functions: Path | None, say: Callable[[str], None]
 ) -> tuple[Path | None, str]:
     """Returns (library, "") or (None, the error). `functions`: the object file of pybind11's functions, if some objects
-    need it.
-
-    Raises StoreError (disk full), SandboxError, DeviceError (no binutils).
-    """
+    need it. Raises StoreError (disk full), SandboxError, DeviceError (no binutils)."""
     command = compiler.tools.link_command()
     given = [*objects, functions] if functions is not None else objects
     key = digest_text(compiler.tools.fingerprint, *command, *(path.parent.name for path in given))

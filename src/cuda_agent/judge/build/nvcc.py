@@ -5,8 +5,6 @@ half a second on headers. They share only the module's name, which cudafe++ make
 beforehand neither waits for the other, and the object is the same. A compiler with other steps is run normally.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Finds the compilers, headers and libraries of a build, without importing torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

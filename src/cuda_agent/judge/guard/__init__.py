@@ -5,8 +5,6 @@ Each layer can convict a candidate and none can acquit it. Before the build, the
 preprocessed text, the imported symbols and the needed libraries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,10 +34,7 @@ def check_built(
     candidate: Candidate, objects: Mapping[str, Path], library: Path, device: Device
 ) -> tuple[Violation, ...]:
     """Returns every broken rule that only compiling makes visible. `objects` maps each of the candidate's own sources
-    to its object file.
-
-    Raises DeviceError when binutils are missing.
-    """
+    to its object file. Raises DeviceError when binutils are missing."""
     found: list[Violation] = []
     for source, path in objects.items():
         found += check_preprocessed(Compiled.load(path.with_name(COMPILED)).passes, candidate, source, device)

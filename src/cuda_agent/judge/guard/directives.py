@@ -2,8 +2,6 @@
 lie about the file that a line comes from.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from bisect import bisect_right

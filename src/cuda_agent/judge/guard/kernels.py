@@ -4,8 +4,6 @@ A kernel is the candidate's when nvcc registered its mangled name while compilin
 come from the candidate's own process, so they convict and never acquit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """C++ tokens in one regular expression, as C++'s own lexer sees them. An open quote runs to the end of its line."""
 
-from __future__ import annotations
-
 import re
 
 #: `raw` and `literal` hold text that isn't executed. Identifiers and numbers match as a whole, so that neither `FOOR"(`

@@ -4,8 +4,6 @@ A demangler prints a name of a hundred characters with exponentially many, and w
 here and there. The beginning of a mangled name says all that the lists of `symbols` need.
 """
 
-from __future__ import annotations
-
 import re
 
 #: abbreviations.

@@ -1,7 +1,5 @@
 """The rule for names that a candidate's C++ and CUDA may not use. It reads preprocessed text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

@@ -5,8 +5,6 @@ no recorded operator allocated is a violation, and so are missing or truncated r
 with torch has no reason to hide from the dispatcher.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from cuda_agent.core.assets import word_lists

@@ -6,8 +6,6 @@ headers or is one of the workspace's fixed files. `directives` refuses texts tha
 ignores text inside a raw string that looks like a marker.
 """
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re
@@ -154,7 +152,7 @@ class Compiled:
     kernels: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, outputs: Iterable[Path], stubs: Iterable[Path], foreign: Sequence[Path]) -> Compiled | None:
+    def read(cls, outputs: Iterable[Path], stubs: Iterable[Path], foreign: Sequence[Path]) -> "Compiled | None":
         """Reads the preprocessor's outputs and the host stubs that nvcc writes. Returns None for too much text.
         `foreign`: the folders of headers."""
         outputs = tuple(outputs)
@@ -170,7 +168,7 @@ class Compiled:
         path.write_bytes(_STORED.dump_json(self))
 
     @classmethod
-    def load(cls, path: Path) -> Compiled:
+    def load(cls, path: Path) -> "Compiled":
         """Reads what `save` stored."""
         return _STORED.validate_json(path.read_bytes())
 

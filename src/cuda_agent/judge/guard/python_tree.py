@@ -3,8 +3,6 @@
 `python_tree.yaml` lists the names that it may use.
 """
 
-from __future__ import annotations
-
 import ast
 
 from cuda_agent.core.assets import word_lists
@@ -41,8 +39,6 @@ class ModuleChecker(ast.NodeVisitor):
         self._tensors: set[str] = set()
         self._callable: set[str] = set()
         self._passed_through: set[ast.expr] = set()
-
-    # ------------------------------------------------------------ what the file defines
 
     def collect(self, tree: ast.Module) -> None:
         for node in ast.walk(tree):
@@ -86,8 +82,6 @@ class ModuleChecker(ast.NodeVisitor):
             names = [call.func.id for call in calls if isinstance(call.func, ast.Name) and call.func.id != "range"]
             return bool(names) and all(name in self._defined for name in names)
         return False
-
-    # ------------------------------------------------------------ checks
 
     def check(self, text: str) -> list[Violation]:
         """Returns the broken rules in a module's text. A text that nests too deeply to be checked breaks one, since

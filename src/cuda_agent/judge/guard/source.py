@@ -1,7 +1,5 @@
 """The rules for C++ and CUDA, applied to what the preprocessor made of one source."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The rules for symbols that a candidate's object files import, and for libraries that the linked one needs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Container, Iterator, Mapping

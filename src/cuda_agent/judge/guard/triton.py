@@ -5,8 +5,6 @@ The rule `triton` relaxes those of `python_tree` by exactly this: imports of Tri
 module.
 """
 
-from __future__ import annotations
-
 import ast
 
 from cuda_agent.core.records import Candidate, Violation

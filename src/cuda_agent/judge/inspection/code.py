@@ -1,7 +1,5 @@
 """Compiles a candidate once more for the compiler's report, and disassembles it."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Parses the compilers' reports: `ptxas -v` on registers, shared memory and spills; g++ on vectorised loops."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Runs Nsight Compute and keeps the few numbers of each kernel that decide."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

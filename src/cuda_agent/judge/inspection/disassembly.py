@@ -1,8 +1,6 @@
 """Counts instructions by class in the disassemblers' text: SASS (nvdisasm, `cuobjdump -sass`), and x86-64 or AArch64
 (`objdump -d --no-show-raw-insn`)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, field

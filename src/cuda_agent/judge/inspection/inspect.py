@@ -1,7 +1,5 @@
 """Makes the report of an inspection: generated code, a run with kernel times, counters, and the limit."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -31,10 +29,8 @@ _COUNTED = (
 
 def inspect(session: Resources, candidate: Candidate) -> InspectReport | BuildReport:
     """Finds what limits a candidate. Returns the build's report where it doesn't compile. The candidate's own process
-    reports its run, so the result decides nothing.
-
-    Raises what `Resources` raises; a candidate that fails when it runs leaves the report without a run, and a note.
-    """
+    reports its run, so the result decides nothing. Raises what `Resources` raises; a candidate that fails when it runs
+    leaves the report without a run, and a note."""
     built = session.built(candidate)
     if built.library is None:
         return built.report

@@ -1,7 +1,5 @@
 """Names the limit of a call or a kernel: memory, compute, or neither (latency, too little work in flight)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cuda_agent.core.assets import word_lists

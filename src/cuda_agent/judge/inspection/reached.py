@@ -1,7 +1,5 @@
 """The least work that a call needs, and the device's roofline, which is measured once and kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import ValidationError

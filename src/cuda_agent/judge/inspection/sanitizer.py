@@ -3,8 +3,6 @@
 The candidate runs from files (`traced`). A finding convicts. No finding says only that this call was clean.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -3,8 +3,6 @@
 A traced candidate has a sandbox of its own without the filter of system calls, and no buffer of the judge.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

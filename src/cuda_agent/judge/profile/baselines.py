@@ -8,8 +8,6 @@ A form that fails to compile, or ends its worker, is left out with its reason; t
 other forms prepared again. Eager is the task itself: when it fails, the task can't be judged.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

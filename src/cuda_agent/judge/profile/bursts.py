@@ -1,7 +1,5 @@
 """What a timing round records of each program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -3,8 +3,6 @@
 It uses NVML through `pynvml` where that is installed (a millisecond), else `nvidia-smi` (a few tenths of a second).
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import time

@@ -6,8 +6,6 @@ serves the processes in turn, and the probe waits for a time slice of about a mi
 busy ticks, less those of our own processes.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

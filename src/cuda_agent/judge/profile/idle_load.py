@@ -1,7 +1,5 @@
 """Measures the processor time that a candidate takes while other programs are timed, since that slows the baselines."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,7 +1,5 @@
 """Times one verified candidate beside the baselines."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

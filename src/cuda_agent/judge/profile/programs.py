@@ -4,8 +4,6 @@ A baseline form that fails is left out, and its worker is replaced where it died
 timing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ released inside its time. A large task's ring has one slot and exists only for o
 its memory back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence

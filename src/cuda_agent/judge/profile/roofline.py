@@ -9,8 +9,6 @@ A time below that bound is quarantined: it isn't paid before a person has looked
 are only flagged, since algebra may remove them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

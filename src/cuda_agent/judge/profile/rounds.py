@@ -8,8 +8,6 @@ its clock when it has taken secret positions of all outputs: what isn't done by 
 checked against eager's. Which programs take part, and when it is enough, says `schedule.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

@@ -5,8 +5,6 @@ in all, because it says what the outputs must be), one that is far from the fast
 every fourth once its median is known.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 
@@ -100,8 +98,6 @@ class Schedule:
             names = [CANDIDATE] + [n for n in (*near, NULL) if n not in seldom or self.rng.random() < SELDOM]
         self.rng.shuffle(names)
         return names
-
-    # ------------------------------------------------------------ what is known so far
 
     def ratios(self, name: str) -> list[float]:
         return timing.paired_ratios(self.rounds, name, CANDIDATE)

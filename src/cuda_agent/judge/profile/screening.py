@@ -1,7 +1,5 @@
 """Times many settings of one candidate inside one worker, for information in a search; never a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -6,8 +6,6 @@ silent change of precision, which the published tolerance may not. Integers may 
 in 4 × the share in which verified ones differed (at least one of an output).
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ rounds, not calls, are the independent samples. Each round gives one median per 
 programs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -258,10 +256,8 @@ def timing(
     peak_memory_bytes: int | None = None,
 ) -> Timing:
     """Returns the record of one program. Its latency is max(median over rounds of event medians, witness' lower bound).
-    `trusted` programs show what the judge's clock adds on this machine. `samples_us` are the round medians.
-
-    Raises ValueError when the program never ran.
-    """
+    `trusted` programs show what the judge's clock adds on this machine. `samples_us` are the round medians. Raises
+    ValueError when the program never ran."""
     bursts = bursts_of(rounds, name)
     values = [burst.median_us for burst in bursts]
     event_us = median(values)

@@ -7,8 +7,6 @@ thread that waits spins for a while before it sleeps, which counts as work as lo
 that don't make the calls only the time beyond a null program's request counts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Sequence

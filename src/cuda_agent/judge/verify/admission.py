@@ -1,8 +1,6 @@
 """Decides whether a task can be judged: it must repeat its answers, and its state dict must determine them. Finds the
 weights on which null answers fail."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

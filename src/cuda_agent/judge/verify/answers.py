@@ -1,7 +1,5 @@
 """A task's answers as the judge compares them: in pieces, of which each holds a part of every output."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One candidate in its own worker, and what the judge shares with it."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

@@ -13,8 +13,6 @@ or o are. Everything is computed in parts of at most 2^19 elements (2^24 on a GP
 Errors are dimensionless.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -11,8 +11,6 @@ different where it equals none of these three. The number of different values is
 - at most one in twenty of those values may differ from eager's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from cuda_agent.judge.verify.measured import BLOCK, SLACK, Errors, Measured, Ruling, larger

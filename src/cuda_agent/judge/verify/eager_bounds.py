@@ -6,8 +6,6 @@ beyond it that passed plain trials, each within 4 × the largest |c - e| there. 
 (candidate's error + eager's error), floor).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,10 +1,9 @@
 """The result of comparing one output: measured errors, and whether they pass."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 #: elements of a block, whose error is also measured by itself.
 BLOCK = 4096
@@ -38,10 +37,10 @@ class EagerDistance:
         """The relative L2 distance."""
         return math.sqrt(self.square / self.norm) if self.norm > 0 else 0.0
 
-    def plus(self, other: EagerDistance) -> EagerDistance:
+    def plus(self, other: Self) -> Self:
         """Returns the distance over the places of both."""
         sums = [getattr(self, name) + getattr(other, name) for name in ("elements", "outside", "square", "norm")]
-        return EagerDistance(sums[0], sums[1], max(self.largest, other.largest), sums[2], sums[3])
+        return type(self)(sums[0], sums[1], max(self.largest, other.largest), sums[2], sums[3])
 
 
 @dataclass(frozen=True)

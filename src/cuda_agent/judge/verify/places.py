@@ -8,8 +8,6 @@ single element, or most of a row. A candidate may have four times as many of eac
 PyTorch's own only the first and the last of a run count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ judge.
 A fault of this worker is a fault of the task: TaskError.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
@@ -141,7 +139,7 @@ class Reference:
             is_scaled = self.scaled if scaled is None else scaled
             self._ask(requests.DrawWeights(seed=seed, into=self.weights.refs, scaled=is_scaled))
 
-    def answer(self, spec: Spec, rng: int, *, oracle: bool = True, twin: int | None = None) -> TakenAnswer:
+    def answer(self, spec: Spec, rng: int, *, oracle: bool = True, twin: int | None = None) -> "TakenAnswer":
         """Returns the task's answers to the master inputs, under the generator seed `rng`. With `twin`, a second model
         answers, constructed under that seed, with the same state dict. Without `oracle`, all answers are eager's."""
         return TakenAnswer(self, spec, rng, oracle=oracle, twin=twin)

@@ -6,8 +6,6 @@ same storage with the same weights, right after a call), `changed_elements` (tho
 the reference worker's other variants of the same shapes, in a secret order.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,8 +1,6 @@
 """Attention in the form that a plan wants: as one operator, for a skill that computes it, or as two products with a
 softmax between them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

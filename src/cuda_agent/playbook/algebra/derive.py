@@ -1,7 +1,5 @@
 """Splits off the values that depend on weights only. They are computed once, when weights are loaded."""
 
-from __future__ import annotations
-
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind, base_name, reached
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.draft import Draft, aten, node_refs

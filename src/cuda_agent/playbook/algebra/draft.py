@@ -1,7 +1,5 @@
 """A graph that rewrites edit in place, with the users of each node."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 

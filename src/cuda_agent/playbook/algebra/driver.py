@@ -1,7 +1,5 @@
 """Applies all rewrites to a fixed point, then splits off the values that are derived from weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps

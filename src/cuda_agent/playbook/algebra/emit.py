@@ -1,7 +1,5 @@
 """Emits ATen operators with the shape and type of their results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, DtypeArg, Node, Ref, TensorMeta

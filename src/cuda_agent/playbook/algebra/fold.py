@@ -1,7 +1,5 @@
 """Folds scales and shifts by weights, and batch norm, into the layer before."""
 
-from __future__ import annotations
-
 from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, NoMatch, is_float, refuse
 from cuda_agent.playbook.algebra.emit import binary, cast, full, reshape, unary, wide

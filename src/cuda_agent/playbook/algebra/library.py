@@ -2,8 +2,6 @@
 copied to the layout that channels-last engines read, and linear layers of one input become one. The copies are derived
 values."""
 
-from __future__ import annotations
-
 from cuda_agent.core.graph import Arg, Node, Ref, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.draft import Draft, NoMatch, refuse, same_layout, tensors

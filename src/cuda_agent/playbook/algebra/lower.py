@@ -1,7 +1,5 @@
 """Lowers two-operand einsum and bilinear layers to products, and convolutions to plain forward ones."""
 
-from __future__ import annotations
-
 import math
 import string
 from collections.abc import Sequence

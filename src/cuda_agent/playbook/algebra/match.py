@@ -1,7 +1,5 @@
 """Matches the patterns that rewrites look for: reductions, scales and shifts, channel vectors, layers with weights."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

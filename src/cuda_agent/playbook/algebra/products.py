@@ -1,7 +1,5 @@
 """Makes matrix products cheaper: products with diagonals, products that are only summed, and chains of products."""
 
-from __future__ import annotations
-
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref

@@ -1,7 +1,5 @@
 """Splits recurrent networks into layers: one product for the input of all steps, then the recurrence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, Ref

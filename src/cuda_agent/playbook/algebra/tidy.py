@@ -1,7 +1,5 @@
 """Rewrites that remove operators without effect and bring equal computations into one form."""
 
-from __future__ import annotations
-
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref

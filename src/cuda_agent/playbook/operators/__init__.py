@@ -1,7 +1,5 @@
 """The table of lowerings of ATen operators: those of `__init__.yaml`, and the formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature

@@ -1,7 +1,5 @@
 """Lowers element-wise operators. The captured result type decides the compute type."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ A formula is Python text: assignments, then the result. Calls name operators of 
 by arguments that are no tensors. Numbers are computed at once. Intermediate results aren't rounded to 16 bits.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Positions in the source are computed in float32 as in PyTorch (ATen/native/UpSam
 the given factor.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 

@@ -1,7 +1,5 @@
 """Lowers losses and similarities to element-wise operators and reductions."""
 
-from __future__ import annotations
-
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower

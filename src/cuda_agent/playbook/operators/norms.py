@@ -1,7 +1,5 @@
 """Lowers normalisations to reductions with element-wise operators around them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Node

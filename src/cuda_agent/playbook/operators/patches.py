@@ -1,7 +1,5 @@
 """Lowers unfold, patches of images as columns, and fold, the sum of columns to images, which gathers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

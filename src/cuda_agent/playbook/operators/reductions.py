@@ -1,7 +1,5 @@
 """Lowers reductions and operators built on them: sums, means, extrema, variances, norms, softmax."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Lowers searches in sorted sequences to bisections with the same number of steps for every element, and histograms."""
 
-from __future__ import annotations
-
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower

@@ -1,7 +1,5 @@
 """Lowers views, concatenations and gathers, which only move indices, and operators that create tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cuda_agent.core.graph import Node

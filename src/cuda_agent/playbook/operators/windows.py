@@ -3,8 +3,6 @@
 The windows are a view with one more dimension for each direction of several taps. The reduction is over these.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -142,9 +140,6 @@ def _read_once(b: Builder, name: str, by: str) -> bool:
             return False
         (at,) = readers
     return True
-
-
-# ---- pooling
 
 
 def _numbers(value: Any, count: int) -> list[int]:
@@ -294,9 +289,6 @@ def _counts(b: Builder, node: Node, directions: Sequence[Direction], with_paddin
 def adaptive_avg_pool(b: Builder, node: Node) -> str:
     x, directions = _adaptive(b, node, "sum")
     return _average(b, node, x, directions, float(ir.numel([d.taps for d in directions])))
-
-
-# ---- depthwise convolutions
 
 
 def depthwise(b: Builder, node: Node) -> str:

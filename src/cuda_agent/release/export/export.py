@@ -1,7 +1,5 @@
 """Writes a run's best candidate as a separate project, which doesn't need this package."""
 
-from __future__ import annotations
-
 import keyword
 import re
 import sys
@@ -10,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from cuda_agent.core.errors import KeepOriginal, UsageError
-from cuda_agent.core.files import write_folder
+from cuda_agent.core.files import check_unused, write_folder
 from cuda_agent.core.records import Evaluation, Ratio
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.source import Finished, read_finished
@@ -41,15 +39,13 @@ def export(
     run: Path, kind: ExportKind, *, name: str | None = None, out: Path | None = None, anyway: bool = False
 ) -> Exported:
     """Writes the project into `out` (by default `exports/NAME`), whole or not at all. The task runs once, in the
-    judge's sandbox. With `anyway` it exports what isn't faster than the original, too.
-
-    Raises KeepOriginal, UsageError, NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError.
-    """
+    judge's sandbox. With `anyway` it exports what isn't faster than the original, too. Raises KeepOriginal, UsageError,
+    NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError."""
     finished = read_finished(run)
     check_faster(closest_attempt(finished.evaluation), anyway or finished.promoted)
     package = package_name(name if name is not None else f"{finished.task.name}_kernels", kind, given=name is not None)
     target = (out if out is not None else Path("exports") / package).absolute()
-    check_target(target)
+    check_unused(target)
     described = verified(finished, describe_task(finished))
     folder = write_project(finished, described, kind, package, target)
     return Exported(folder, described, finished.evaluation)
@@ -64,17 +60,9 @@ def check_faster(closest: Ratio | None, anyway: bool) -> None:
 def write_project(finished: Finished, described: Verified, kind: ExportKind, package: str, target: Path) -> Path:
     """Writes the files of the project into a new folder and returns it. Raises UsageError, StoreError."""
     files = project_files(finished, described, kind.value, package)
-    check_target(target)
+    check_unused(target)
     write_folder(target, files, "Choose another --out")
     return target
-
-
-def check_target(target: Path) -> None:
-    """Raises UsageError where the target is a file or a folder that isn't empty."""
-    if target.is_dir() and any(target.iterdir()):
-        raise UsageError(f"{target} isn't empty", "Choose another --out, or remove it")
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file", "Choose another --out")
 
 
 def package_name(name: str, kind: ExportKind, *, given: bool) -> str:

@@ -1,7 +1,5 @@
 """The files of a project: filled templates, and files of the run."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from importlib import metadata

@@ -1,13 +1,11 @@
 """Writes a model whose parts were replaced as one project: a package for each part, and the model around them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.extraction import Extraction, WholeModel, WholePart
-from cuda_agent.core.files import write_folder
-from cuda_agent.release.export.export import ExportKind, check_faster, check_target, package_name
+from cuda_agent.core.files import check_unused, write_folder
+from cuda_agent.release.export.export import ExportKind, check_faster, package_name
 from cuda_agent.release.export.files import common_values, filled_folder, project_files
 from cuda_agent.release.export.rewrite import distributions
 from cuda_agent.release.export.source import NotPassed, read_finished
@@ -28,7 +26,7 @@ def export_parts(
     given = name if name is not None else f"{extraction.name}_parts"
     package = package_name(given, ExportKind.PACKAGE, given=name is not None)
     target = (out if out is not None else Path("exports") / package).absolute()
-    check_target(target)
+    check_unused(target)
     parts = {f"part_{n}_{part.task.lower()}": part for n, part in enumerate(record.parts, 1) if part.calls}
     needs = distributions(extraction.source)
     files: dict[str, str] = {f"src/{package}/reference.py": extraction.source}

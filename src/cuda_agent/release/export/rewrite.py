@@ -1,7 +1,5 @@
 """Reads the syntax of sources for an export, and rewrites their imports of the extension."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping
@@ -18,9 +16,7 @@ _KNOWN = {"transformers": "transformers", "numpy": "numpy", "einops": "einops", 
 
 def with_local_extension(text: str) -> str:
     """Rewrites `import cuda_extension` in `model_new.py` as an import from its own package. All else stays unchanged.
-
-    Raises UsageError where the import shares its line with other code.
-    """
+    Raises UsageError where the import shares its line with other code."""
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == EXTENSION for alias in node.names):

@@ -1,7 +1,5 @@
 """Reads what is exported: the best candidate of a run, or a promoted one, with its evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,10 +31,8 @@ class Finished:
 
 
 def read_finished(directory: Path) -> Finished:
-    """Reads the candidate of a run or of a registry's entry.
-
-    Raises NotPassed, UsageError where the directory is neither, StoreError where it can't be read.
-    """
+    """Reads the candidate of a run or of a registry's entry. Raises NotPassed, UsageError where the directory is
+    neither, StoreError where it can't be read."""
     if (directory / Promotion.file_name).is_file():
         return _read_entry(directory.resolve())
     task, options, candidate, evaluation = best_of_run(directory)
@@ -49,10 +45,7 @@ def read_finished(directory: Path) -> Finished:
 
 def _read_entry(directory: Path) -> Finished:
     """Reads an entry of the registry whose evidence is unchanged. `promoted --check` checks the signature and the
-    stack.
-
-    Raises NotPassed, StoreError.
-    """
+    stack. Raises NotPassed, StoreError."""
     registry, remedy = directory.parent.parent, "Promote it again, or export another entry"
     events = [event for event in evidence.history(registry) if event.entry == directory.name]
     entry = next((one for one in evidence.entries(registry) if one.digest == directory.name), None)

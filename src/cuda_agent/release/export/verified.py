@@ -1,7 +1,5 @@
 """Describes the verified call of an export: shapes, types and nesting, from the reference worker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +50,8 @@ class Verified(Record):
 
 
 def describe_task(finished: Finished) -> TaskSpec:
-    """Runs the task once in a sandboxed worker of the judge.
-
-    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError.
-    """
+    """Runs the task once in a sandboxed worker of the judge. Raises TaskError, DeviceError, SandboxError, StoreError,
+    WorkerError."""
     options = finished.options
     hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
     level = resolve_level(options.sandbox)
@@ -71,10 +67,8 @@ def describe_task(finished: Finished) -> TaskSpec:
 
 
 def verified(finished: Finished, spec: TaskSpec) -> Verified:
-    """Returns the description of a verified call.
-
-    Raises TaskError where an export can't check calls: values of other classes, or inputs that are changed in place.
-    """
+    """Returns the description of a verified call. Raises TaskError where an export can't check calls: values of other
+    classes, or inputs that are changed in place."""
     task, evaluation = finished.task, finished.evaluation
     if spec.mutated:
         raise TaskError(f"{task.name} changes its inputs in place", "Only modules that leave them alone are exported")

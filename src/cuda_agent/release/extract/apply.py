@@ -1,10 +1,7 @@
 """`apply`: measures the whole model with optimized submodules in it, beside the original."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cuda_agent.agent.context import Progress
@@ -12,6 +9,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import KeepOriginal, TaskError, UsageError
 from cuda_agent.core.extraction import Extraction, LeftOutPart, WholeModel, WholePart
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
@@ -89,11 +87,8 @@ def apply(
     say: Progress | None = None,
 ) -> WholeModel:
     """Measures the model and returns the record, without writing it. With `compiled`, `torch.compile` of the original
-    is timed too.
-
-    Raises UsageError when a part was made on another device, TaskError when the model fails, DeviceError, SandboxError,
-    StoreError, WorkerError.
-    """
+    is timed too. Raises UsageError when a part was made on another device, TaskError when the model fails, DeviceError,
+    SandboxError, StoreError, WorkerError."""
     for part in parts:
         if part.device is not options.device:
             cause = f"{part.run} was made on {part.device.value}, not {options.device.value}"
@@ -134,7 +129,7 @@ def apply(
         notes=(*notes, *unused, *(profile.notes if profile is not None else ())),
         sandbox=level,
         stack=read_stack(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=now(),
     )
 
 

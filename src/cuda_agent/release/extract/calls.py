@@ -1,7 +1,5 @@
 """Writes a submodule's call as a task's text: `forward`'s parameters and arguments, and how the inputs are drawn."""
 
-from __future__ import annotations
-
 import builtins
 import inspect
 import keyword

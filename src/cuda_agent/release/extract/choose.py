@@ -1,7 +1,5 @@
 """Chooses the submodules that become tasks: the largest that can, never one inside another, and equal ones together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

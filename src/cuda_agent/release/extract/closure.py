@@ -4,8 +4,6 @@ A definition in the user's code is copied together with every module-level state
 user's modules.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -102,8 +100,6 @@ class Sources:
         """Returns the copied statements in their order, with imported modules before those that import them."""
         taken = [(self._files[name], index) for name in self._order for index in sorted(self._taken[name])]
         return "\n\n\n".join(_text(file, file.body[index]) for file, index in taken)
-
-    # ------------------------------------------------------------ the user's code
 
     def _bind(self, name: str, meaning: str) -> bool:
         """Binds a name. Returns whether it was bound before. Raises Inexpressible where it has another meaning

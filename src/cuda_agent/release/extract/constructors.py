@@ -1,8 +1,6 @@
 """Records the arguments with which a model's modules were constructed, and writes them as Python text. It runs in the
 sandbox, beside the user's code."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import functools

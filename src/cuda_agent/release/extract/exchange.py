@@ -1,7 +1,5 @@
 """What `extract` sends to its sandboxed process, and what that answers."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,14 +1,11 @@
 """`extract`: runs the user's model in a sandboxed process and writes the folder of tasks that the process found."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,9 +13,10 @@ from pydantic import ValidationError
 from cuda_agent.agent.context import Progress
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel
-from cuda_agent.core.errors import StoreError, TaskError, UsageError, WorkerError
+from cuda_agent.core.errors import TaskError, UsageError, WorkerError
 from cuda_agent.core.extraction import ExtractedTask, Extraction
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import check_unused, check_writable, write_durably
+from cuda_agent.core.record import now
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.release.extract.exchange import DraftTask, ExtractionAnswer, ExtractionJob, Findings
@@ -76,7 +74,7 @@ def extract(
         left_out=found.left_out,
         sandbox=level,
         stack=read_stack(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        started=now(),
     )
     for task in found.tasks:
         write_durably(out / "tasks" / f"{task.name}.py", task.source)
@@ -98,12 +96,8 @@ def _check_free(out: Path) -> None:
     # An extraction without tasks may be replaced.
     if (out / Extraction.file_name).exists() and read_extraction(out).tasks:
         raise UsageError(f"{out} holds an extraction already", "Choose another --out, or remove it")
-    above = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    if not os.access(above, os.W_OK):
-        raise StoreError(f"{out} can't be written", "Choose another --out")
-    tasks = out / "tasks"
-    if tasks.is_dir() and any(tasks.iterdir()):
-        raise UsageError(f"{tasks} isn't empty", "Choose another --out, or remove it")
+    check_writable(out)
+    check_unused(out / "tasks")
 
 
 def _run(

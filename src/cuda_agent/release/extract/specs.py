@@ -7,8 +7,6 @@ It reads texts only; none of the user's code runs here.
   --input NAME=LITERAL                 a constant, such as `use_cache=False`
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence
@@ -42,10 +40,8 @@ def whole_model_source(
     model: str, inputs: Sequence[str] = (), init: Sequence[str] = (), *, cwd: Path
 ) -> WholeModelSource:
     """Returns the source of a model. `model` is MODEL.py with `Model`, `get_inputs` and `get_init_inputs`; or
-    `FILE.py:Class` or `module:Class`, where Class may be any function that returns a module.
-
-    Raises UsageError, TaskError.
-    """
+    `FILE.py:Class` or `module:Class`, where Class may be any function that returns a module. Raises UsageError,
+    TaskError."""
     head, colon, attribute = model.rpartition(":")
     if not colon and model.endswith(".py"):
         if not inputs and not init:

@@ -1,7 +1,5 @@
 """Surveys the submodules of a model in one pass: how each is called, its time, and its number of operators."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence

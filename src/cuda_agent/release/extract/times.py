@@ -1,7 +1,5 @@
 """Attributes a model's time to its submodules. The functions are pure: they read the events of hooks and of the GPU."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ inputs are only those that the model draws, and an output may differ from the or
 nearer, because rounding errors grow through a deep model.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,10 +47,8 @@ class WholeModelResult:
 
 
 def judge_whole_model(session: JudgeSession, parts: Sequence[Optimized]) -> WholeModelResult:
-    """Judges the model in `session`, whose task is the whole model. A fault of the parts is in the result.
-
-    Raises TaskError when the model fails, DeviceError, StoreError, WorkerError.
-    """
+    """Judges the model in `session`, whose task is the whole model. A fault of the parts is in the result. Raises
+    TaskError when the model fails, DeviceError, StoreError, WorkerError."""
     reference = session.reference
     reference.spec = reference.spec.model_copy(update={"variants": ()})
     libraries = []

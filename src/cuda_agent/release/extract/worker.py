@@ -3,8 +3,6 @@
 JOB holds an `ExtractionJob`, RESULT will hold an `ExtractionAnswer`. The user's code runs here and nowhere else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import warnings

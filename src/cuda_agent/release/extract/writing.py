@@ -1,7 +1,5 @@
 """Writes a submodule as a task file, and checks that the file computes the same. It runs in the sandbox."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from dataclasses import dataclass

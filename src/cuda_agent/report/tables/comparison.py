@@ -1,12 +1,9 @@
 """Shows benchmark runs side by side: a row for each task, marked where it is faster or slower than in the first run."""
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cuda_agent.core.bench import Estimate
-from cuda_agent.core.comparison import Cell, Comparison, Paired, Side
+from cuda_agent.core.bench import Cell, Comparison, Estimate, Paired, Side
 from cuda_agent.core.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.metrics import ratio

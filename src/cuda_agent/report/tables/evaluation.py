@@ -1,7 +1,5 @@
 """Shows one evaluation: times of eager, torch.compile, the matched baseline and ours; then errors, verdict, reward."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType

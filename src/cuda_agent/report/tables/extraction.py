@@ -1,7 +1,5 @@
 """Shows the tasks that were extracted from a model, and the model with faster parts in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

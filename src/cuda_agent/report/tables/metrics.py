@@ -1,7 +1,5 @@
 """Shows the metrics of a benchmark run: a row for each group and baseline."""
 
-from __future__ import annotations
-
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table

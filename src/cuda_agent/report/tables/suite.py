@@ -1,7 +1,5 @@
 """Shows several runs as one table: a row for each task, geometric means over the correct ones, counts of failures."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +8,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from cuda_agent.core.baselines import BASELINES
 from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Timing, Trajectory
-from cuda_agent.report.rows import BASELINES, JudgedRow
+from cuda_agent.report.rows import JudgedRow
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import bounds, geometric_mean, microseconds, times
 

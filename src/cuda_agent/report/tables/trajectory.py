@@ -1,7 +1,5 @@
 """Shows a run in a few lines: its outcome, the spent part of its limits, and its best candidate's table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

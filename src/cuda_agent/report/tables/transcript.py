@@ -1,7 +1,5 @@
 """Shows a recorded run turn by turn: messages, calls, answers, times, and each candidate's change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,9 +8,10 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.text import Text
 
+from cuda_agent.agent.tools.output import cut_middle
 from cuda_agent.core.plain import plain
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
-from cuda_agent.report.plain import cut, file_changes
+from cuda_agent.report.plain import file_changes
 from cuda_agent.report.tables.trajectory import budget_line
 from cuda_agent.report.units import seconds
 
@@ -77,4 +76,4 @@ def _result(result: ToolResult) -> Iterator[RenderableType]:
 
 
 def _cut(text: str) -> str:
-    return cut(plain(text), _SHOWN)
+    return cut_middle(plain(text), _SHOWN)

@@ -5,8 +5,6 @@ comparisons. Weights are given by role; a pair without a weight is never compose
 whose result is trivial or constant.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

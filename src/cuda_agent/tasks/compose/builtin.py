@@ -1,7 +1,5 @@
 """The composer without a model: it draws operators by the schedule, chains and sizes them, and writes the module."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Writes a composed chain as a natural module: constants, layers, `forward`, `get_inputs`."""
 
-from __future__ import annotations
-
 import ast
 import random
 import re

@@ -3,8 +3,6 @@
 The model's code is only parsed here; the filters run it in the judge's sandbox.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import random
@@ -15,6 +13,7 @@ from pathlib import Path
 from cuda_agent.core.assets import filled
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
@@ -22,7 +21,6 @@ from cuda_agent.tasks.compose.run import Skipped, dataset_task
 from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
-from cuda_agent.tasks.store import append, read_lines
 
 ANSWERS_FILE = "answers.jsonl"
 _ATTEMPTS = 3

@@ -1,7 +1,5 @@
 """Matches layouts with concrete shapes: which names they determine, and which shapes they need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names a composed module: its sizes, layers and tensors."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

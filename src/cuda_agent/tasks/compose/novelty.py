@@ -1,7 +1,5 @@
 """Knows the tasks of a dataset by chain of operators and by computation, so that none is composed twice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cuda_agent.core.assets import inverted, tables

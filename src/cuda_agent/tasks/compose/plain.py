@@ -1,7 +1,5 @@
 """Removes arguments that equal the defaults: `nn.Conv2d(3, 64, kernel_size=3)`, not `…, stride=1)`."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from functools import lru_cache

@@ -5,8 +5,6 @@ Rates are what eager reaches on a stack, not datasheet values. They only choose 
 window; the filter measures the tasks afterwards.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Composes into a dataset's folder. It continues where the folder's file ends, and refuses to mix two streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +10,15 @@ from typing import Protocol
 from pydantic import Field
 
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.files import locked
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
+from cuda_agent.tasks.compose.rates import rates_for
 from cuda_agent.tasks.compose.sizing import Target
-from cuda_agent.tasks.records import DatasetTask, Seed
-from cuda_agent.tasks.store import CANDIDATES_FILE, append, only_one, read_lines
+from cuda_agent.tasks.options import ComposeOptions
+from cuda_agent.tasks.records import CANDIDATES_FILE, DatasetTask, Seed
 
 SEEDS_FILE = "seeds.jsonl"
 #: The number of tasks that are written to disk at once.
@@ -123,13 +124,43 @@ def settle(folder: Path, settings: ComposeSettings) -> None:
             )
 
 
+def compose_by(
+    folder: Path,
+    options: ComposeOptions,
+    seed: int,
+    count: int,
+    make: Callable[[tuple[Seed, ...], Target], Composer],
+    say: Callable[[str], None],
+    *,
+    model: str | None = None,
+) -> Composed:
+    """Composes by a configuration, with the composer that `make` gives for the seeds and the target. `model` is the
+    name of its language model. Raises UsageError where the folder has no seeds or other settings, TaskError,
+    StoreError."""
+    seeds = runs_with(read_seeds(folder), options.runs_with)
+    low, high = options.window_ms
+    target = Target(low_ms=low, high_ms=high, memory_gb=options.memory_gb, rates=rates_for(options.stack))
+    composer = make(seeds, target)
+    settings = ComposeSettings(
+        composer=composer.name,
+        seed=seed,
+        target=target,
+        seeds_digest=digest_of(seeds),
+        library_versions=library_versions(seeds),
+        runs_with=options.runs_with,
+        model=model,
+    )
+    settle(folder, settings)
+    return compose(folder, composer, count, say)
+
+
 def compose(folder: Path, composer: Composer, count: int, say: Callable[[str], None]) -> Composed:
     """Composes the candidates with numbers below `count` that the folder doesn't have. Raises TaskError, StoreError."""
     path = folder / CANDIDATES_FILE
     waiting: list[DatasetTask] = []
     skipped: dict[int, str] = {}
     added = 0
-    with only_one(folder, "composer"):
+    with locked(folder / ".composer.lock"):
         known = read_lines(path, DatasetTask, optional=True)
         for task in known:
             composer.tell(task)

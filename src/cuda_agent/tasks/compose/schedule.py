@@ -4,8 +4,6 @@ Each next task gets the kind that is furthest below its share, so no count is ev
 share.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import count
 

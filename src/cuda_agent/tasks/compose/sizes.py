@@ -1,7 +1,5 @@
 """Natural sizes, their names, and their bounds."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

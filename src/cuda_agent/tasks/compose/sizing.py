@@ -1,8 +1,6 @@
 """Finds sizes for a time: a chain's unknowns are drawn, then scaled until the predicted eager time is near the wanted
 one."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass
@@ -51,10 +49,8 @@ class Sized:
 
 def fit(plan: Plan, target: Target, wanted_us: float, rng: random.Random, *, strict: bool = False) -> Sized:
     """Returns the chain at sizes whose predicted time is near the wanted one. If memory doesn't allow that, it is near
-    another time from the window, or with `strict` there is none.
-
-    Raises Unsolvable when no such sizes were found, or the operators don't follow each other.
-    """
+    another time from the window, or with `strict` there is none. Raises Unsolvable when no such sizes were found, or
+    the operators don't follow each other."""
     named = natural.words(plan)
     sizes = _first(plan, named, rng)
     order, reaches = natural.scalable(named, rng), natural.reaches(named)

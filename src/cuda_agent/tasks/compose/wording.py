@@ -1,7 +1,5 @@
 """Writes the docstring of a composed module, and formats values and calls."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Guesses arguments of transformers layers from their names: values for constructors, tensors for `forward`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,10 +80,8 @@ def _rotary_choices(names: list[str]) -> list[list[Argument]]:
 
 
 def arguments_of(function: Any, width: str, config: Any, *, is_function: bool) -> Iterator[list[list[Argument]]]:
-    """Yields choices for every argument: first for the required ones, then also for those that carry positions.
-
-    Raises Unfit when an argument is unknown.
-    """
+    """Yields choices for every argument: first for the required ones, then also for those that carry positions. Raises
+    Unfit when an argument is unknown."""
     parameters = [item for name, item in inspect.signature(function).parameters.items() if name != "self"]
     named = [item for item in parameters if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)]
     if not named:

@@ -1,7 +1,5 @@
 """A seed with chosen sizes and arguments: its source and its tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,10 +77,7 @@ def unbound(seed: Seed) -> tuple[str, ...]:
 
 def bindings(seed: Seed, small: Mapping[str, int], leading: tuple[int, ...]) -> Iterator[Binding]:
     """Yields a binding with the first choice of every parameter, then one for each other choice; only those whose
-    conditions hold.
-
-    Raises UsageError when an expression can't be evaluated, or no choice meets the conditions.
-    """
+    conditions hold. Raises UsageError when an expression can't be evaluated, or no choice meets the conditions."""
     wanted: list[dict[str, int]] = [{}]
     wanted += [{item.name: at} for item in seed.parameters for at in range(1, len(item.choices))]
     found = False

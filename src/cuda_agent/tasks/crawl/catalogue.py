@@ -4,8 +4,6 @@ An operator may have a module, a functional and a method spelling. Each is its o
 The settings at the top of a file are the defaults of its operators.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

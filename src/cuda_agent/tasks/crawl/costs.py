@@ -1,7 +1,5 @@
 """Fits the cost of a layer as a formula to its operators on meta tensors at two lengths."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -126,10 +124,8 @@ def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple
 
 
 def measured(seed: Seed, small: dict[str, int], most_weights: int) -> Seed:
-    """Returns the seed with its cost, the index of its output and its initialisation.
-
-    Raises Unfit for a layer that is too large or has no tensor as output, and what the library raises.
-    """
+    """Returns the seed with its cost, the index of its output and its initialisation. Raises Unfit for a layer that is
+    too large or has no tensor as output, and what the library raises."""
     scope = scope_of(seed)
     binding = _first(seed, small)
     with torch.device("meta"), torch.no_grad():

@@ -1,8 +1,6 @@
 """The whole crawl: it tries the catalogue's entries that the installed libraries have, and lists the callables that
 were left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,11 +8,11 @@ from typing import Any
 
 from cuda_agent.core.assets import tables
 from cuda_agent.core.errors import UsageError, WorkerError
+from cuda_agent.core.lines import write_lines
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.families import listed
 from cuda_agent.tasks.crawl.trials import TrialOptions, run_jobs, try_entries
 from cuda_agent.tasks.records import LeftOut, Seed
-from cuda_agent.tasks.store import write_lines
 
 SEEDS_FILE = "seeds.jsonl"
 LEFT_OUT_FILE = "left_out.jsonl"

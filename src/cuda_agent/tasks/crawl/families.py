@@ -1,7 +1,5 @@
 """Lists the layers of all model families of the installed transformers from their text, without importing them."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import re

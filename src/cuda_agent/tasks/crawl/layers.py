@@ -4,8 +4,6 @@ A class becomes a seed when it runs with some configuration and inputs. The size
 constructor reads, and the inputs from the arguments of its `forward`. Candidates are tried on meta tensors.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect

@@ -4,8 +4,6 @@ It runs inside a sandbox. A callable that the catalogue doesn't describe is clas
 arguments) and by calls on tensors. Element-wise operators become seeds, so that those of a new version are found.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from contextlib import suppress

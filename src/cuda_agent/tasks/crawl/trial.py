@@ -4,8 +4,6 @@ A seed is run at small sizes with every choice of its arguments: twice from diff
 other inputs and on meta tensors.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,8 +1,6 @@
 """Tries seeds in sandboxed processes. A seed that crashes or hangs is reported, and the others continue in a new
 process."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

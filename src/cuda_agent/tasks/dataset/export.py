@@ -1,7 +1,5 @@
 """Exports a dataset: one parquet file for each split, and a dataset card. The same tasks give the same bytes."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import Counter
@@ -50,9 +48,7 @@ class Chosen:
 
 def choose(folder: Path, *, stack: str | None = None, count: int | None = None) -> Chosen:
     """Returns the tasks that passed every filter and both comparisons, or `count` of them at the published shares.
-
-    Raises UsageError where a stage is missing or too few have passed; StoreError.
-    """
+    Raises UsageError where a stage is missing or too few have passed; StoreError."""
     if is_exported(folder):
         raise UsageError(f"{folder} is an exported dataset", "Give the folder of its stages")
     stages = read_stages(folder, stack)

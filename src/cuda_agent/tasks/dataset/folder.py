@@ -1,17 +1,15 @@
 """Reads the files of the stages in a dataset's folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.lines import read_lines
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE
 from cuda_agent.tasks.filter.measurements import Measurements, read_all
 from cuda_agent.tasks.filter.run import read_candidates
 from cuda_agent.tasks.records import DatasetTask, Similarity, TaskFinding
-from cuda_agent.tasks.store import read_lines
 
 
 def read_tasks(folder: Path) -> list[DatasetTask]:

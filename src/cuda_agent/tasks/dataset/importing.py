@@ -1,7 +1,5 @@
 """The published dataset's format: its splits, and reading it as candidates."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -10,10 +8,10 @@ from typing import Any
 
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import write_lines
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.decontaminate.reading import read_table
-from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
-from cuda_agent.tasks.store import CANDIDATES_FILE, write_lines
+from cuda_agent.tasks.records import CANDIDATES_FILE, Cost, DatasetTask, Measurement
 
 #: Percent of the operator graphs.
 SPLITS = {"train": 90.0, "validation": 5.0, "test": 5.0}

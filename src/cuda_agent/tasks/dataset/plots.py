@@ -1,7 +1,5 @@
 """Plots a dataset as SVG files, readable on light and dark grounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

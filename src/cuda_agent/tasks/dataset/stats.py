@@ -1,7 +1,5 @@
 """The statistics of a dataset, from its folder's files: composition, operators, cost, roofline class, times, funnel."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +33,7 @@ class Spread(Record):
     most: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
+    def of(cls, values: Sequence[float]) -> "Spread | None":
         ordered = sorted(values)
         if not ordered:
             return None

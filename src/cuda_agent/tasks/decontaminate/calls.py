@@ -1,7 +1,5 @@
 """Evaluates the calls in a task's source."""
 
-from __future__ import annotations
-
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

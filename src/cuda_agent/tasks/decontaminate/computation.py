@@ -6,8 +6,6 @@ module or a function have no effect. A loop over an unknown sequence is followed
 followed.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Sequence
 
@@ -38,10 +36,7 @@ _MAX_UNROLLED = 256
 
 def follow(tree: ast.Module) -> Computation:
     """Returns the computation of class `Model` (else of the last class with `forward`, else of the functions) in
-    `tree`.
-
-    Raises Unfollowable where there is none, or where it has no end.
-    """
+    `tree`. Raises Unfollowable where there is none, or where it has no end."""
     follower = _Follower()
     try:
         follower.run(tree.body, follower.globals)

@@ -9,8 +9,6 @@ Nodes are coloured by their computation and their users (Weisfeiler-Leman over t
 hashed as a multiset.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set

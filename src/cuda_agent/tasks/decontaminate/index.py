@@ -1,8 +1,6 @@
 """Finds the nearest of many sources: it computes exact similarities of one source to thousands with an inverted
 index."""
 
-from __future__ import annotations
-
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

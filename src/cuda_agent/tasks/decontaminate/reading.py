@@ -3,8 +3,6 @@
 No source is executed. An unreadable source is an error, because a source that isn't compared would pass.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.lines import read_lines
 from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import read_lines
 
 #: The column names of a task's source, the likeliest first.
 _COLUMNS = ("code", "source", "pytorch_code", "pytorch_module", "reference", "reference_code", "problem", "task")
@@ -29,10 +27,8 @@ class TaskSource:
 
 
 def read_sources(path: Path) -> list[TaskSource]:
-    """Returns all tasks at `path`, a folder or a file (`.py`, `.parquet`, `.jsonl` of candidates).
-
-    Raises UsageError where there is none, StoreError where something can't be read.
-    """
+    """Returns all tasks at `path`, a folder or a file (`.py`, `.parquet`, `.jsonl` of candidates). Raises UsageError
+    where there is none, StoreError where something can't be read."""
     if path.is_dir():
         # `datasets` saved several splits in folders, or one split.
         saved = any((path / f"dataset_{name}.json").exists() for name in ("dict", "info"))

@@ -1,7 +1,5 @@
 """Evaluation tasks in the form for comparisons, and fingerprint files, which have no source text."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, PlainSerializer
 
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import StoreError, TaskError, UsageError
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import read_headed, write_lines
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
@@ -21,7 +20,6 @@ from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources
 from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
-from cuda_agent.tasks.store import write_lines
 from cuda_agent.workers.zygote import Zygote
 
 #: The shingles of a file without a statement.
@@ -163,15 +161,12 @@ def write_fingerprints(path: Path, given: str, capture: Capture | None, say: Say
 
 def read_fingerprints(path: Path) -> list[EvaluationTask]:
     """Reads a fingerprint file. Raises StoreError where the file is truncated, empty, or of another version."""
-    lines = path.read_bytes().splitlines()
-    head = FingerprintHead.from_json(lines[0].decode(), where=str(path))
+    head, records = read_headed(path, FingerprintHead, Fingerprint)
+    if head is None:
+        raise StoreError(f"{path} has no fingerprints", "Make it again")
     versions = (head.shingles_version, head.graph_version)
     if versions != (measure.VERSION, graphhash.VERSION):
         raise StoreError(f"{path} has fingerprints of version {versions}", "Make it again with this cuda-agent")
-    try:
-        records = [Fingerprint.model_validate_json(line) for line in lines[1:]]
-    except ValidationError as error:
-        raise StoreError(f"{path} is damaged: {error.errors()[0]['msg']}", "Make it again") from None
     if len(records) != head.count or not records:
         raise StoreError(f"{path} has {len(records)} fingerprints instead of {head.count}", "Make it again")
     return [

@@ -1,7 +1,5 @@
 """Describes a source as a bag of small subtrees (shingles), which measures the similarity of two sources."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections import Counter

@@ -1,8 +1,6 @@
 """Maps all spellings of an operator to one word: `nn.LogSoftmax`, `F.log_softmax`, `torch.log_softmax` and
 `x.log_softmax` are all `logsoftmax`. The words and their groups are in `spelling.yaml`."""
 
-from __future__ import annotations
-
 import re
 
 from cuda_agent.core.assets import inverted, tables

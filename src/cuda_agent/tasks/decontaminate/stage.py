@@ -1,7 +1,5 @@
 """The stage compares every task with every evaluation task, and with the earlier tasks of its own dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.lines import write_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
@@ -17,7 +16,6 @@ from cuda_agent.tasks.decontaminate.index import Index
 from cuda_agent.tasks.decontaminate.references import EvaluationTask
 from cuda_agent.tasks.decontaminate.shingles import shingles
 from cuda_agent.tasks.records import DatasetTask, Rule, Similarity, TaskFinding
-from cuda_agent.tasks.store import write_lines
 
 SIMILARITY_FILE = "similarity.jsonl"
 #: The published bound on the similarity to an evaluation task.

@@ -1,7 +1,5 @@
 """Pass 1 for one task: checks every rule except those of time in the task's process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Counts how many candidates are left after each rule, in all and by origin, from a folder's files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from pydantic import Field

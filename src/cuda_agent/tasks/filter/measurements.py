@@ -1,24 +1,23 @@
 """Reads and writes the filter's results in a dataset's folder. There are two files for each stack: tasks that passed
 the checks, and measurements. Both are only appended to, and known tasks are not checked or measured again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.files import locked
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append, read_headed, read_lines
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import Measurement, MeasurementFile
-from cuda_agent.tasks.store import append, only_one, read_headed, read_lines
 
 _NAME = "measurements-{}.jsonl"
 _CHECKS = "checks-{}.jsonl"
 #: The lock for appending to these files.
-FILTER = "filter"
+FILTER_LOCK = ".filter.lock"
 #: Fields of the stack that times don't depend on.
 _INDIFFERENT = {"cuda_agent", "cxx_compiler", "cuda_compiler"}
 
@@ -92,12 +91,9 @@ class Journal:
 def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
     """Copies the measurements of other folders (or files, `.gz` too) into this folder, and of folders also the passed
     checks. Returns the number of new measurements by file. Known results don't change, so merging twice, or in a
-    resumed run, has no effect.
-
-    Raises UsageError where a source has none, StoreError.
-    """
+    resumed run, has no effect. Raises UsageError where a source has none, StoreError."""
     added: dict[str, int] = {}
-    with only_one(folder, FILTER):
+    with locked(folder / FILTER_LOCK):
         for found in _found_in(sources):
             journal = Journal(folder, found.stack)
             new = [one for key, one in sorted(found.by_key.items()) if key not in journal.measured]

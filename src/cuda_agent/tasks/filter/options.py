@@ -1,7 +1,5 @@
 """The filter's options."""
 
-from __future__ import annotations
-
 import os
 from typing import Annotated
 

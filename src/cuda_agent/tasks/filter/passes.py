@@ -1,7 +1,5 @@
 """The two passes over many tasks. Each thread drives a zygote and asks the device's queue for turns."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue
@@ -11,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device
@@ -63,7 +61,7 @@ class Passes:
         self._options, self._say, self._until = options, say, until
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Passes:
+    def __enter__(self) -> Self:
         compiling = bytecode.fill()
         if compiling is not None:
             self._say("compiling torch's Python once")

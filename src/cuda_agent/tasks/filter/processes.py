@@ -1,7 +1,5 @@
 """The processes of a thread's tasks: one for each task, or one for several tasks in a row."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The result of pass 1 for pass 2, and the conversion of failures to findings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Filters a dataset's candidates. It continues where its files end, and writes every result as soon as it is known."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.files import locked
+from cuda_agent.core.lines import read_lines
 from cuda_agent.core.stack import read_stack
-from cuda_agent.tasks.filter.measurements import FILTER, Journal, stack_for
+from cuda_agent.tasks.filter.measurements import FILTER_LOCK, Journal, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes, VoidTiming
 from cuda_agent.tasks.filter.records import Checked
-from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.tasks.store import CANDIDATES_FILE, only_one, read_lines
+from cuda_agent.tasks.records import CANDIDATES_FILE, DatasetTask, Measurement
 
 #: The tasks that go through both passes together: so many that changing the pass costs little, and so few that little
 #: is left untimed when the time ends.
@@ -31,7 +30,7 @@ class Shard:
     count: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
+    def parse(cls, text: str) -> "Shard":
         """Parses a shard such as `2/4`. Raises UsageError."""
         first, slash, last = text.partition("/")
         if not (slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
@@ -83,14 +82,12 @@ def filter_folder(
     stop_after_s: float | None = None,
 ) -> Filtered:
     """Checks and times the candidates that are unknown on this stack: at most `limit` of them, and only those with
-    numbers below `below`. No task begins after `stop_after_s` seconds.
-
-    Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError.
-    """
+    numbers below `below`. No task begins after `stop_after_s` seconds. Raises UsageError, StoreError, DeviceError,
+    SandboxError, WorkerError."""
     until = None if stop_after_s is None else time.monotonic() + stop_after_s
     mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
     mine = [task for task in mine if below is None or task.number < below]
-    with only_one(folder, FILTER):
+    with locked(folder / FILTER_LOCK):
         journal = Journal(folder, stack_for(read_stack(), options.device))
         unknown = {task.task.key: task for task in mine if task.task.key not in journal.measured}
         waiting = list(unknown.values())[:limit]

@@ -6,8 +6,6 @@ the device, and the GPU's lock keeps other judges off. The task's own process re
 around them, less its time around an empty program, must agree.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

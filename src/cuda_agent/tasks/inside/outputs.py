@@ -1,7 +1,5 @@
 """Compares the outputs of a task: whether they vary, and samples that another process must reproduce."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

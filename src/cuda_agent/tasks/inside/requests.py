@@ -4,8 +4,6 @@ Each request names the rule that the task breaks when its code fails. An answer 
 breaks that rule or another.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Generic, TypeVar
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Everything here runs beside the task's code, so the task can forge the answers (
 The judge compares the times with its own clock.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import resource

@@ -5,8 +5,6 @@
 over the policy's own tokens only: t + 1 is the next own token, whatever was observed in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

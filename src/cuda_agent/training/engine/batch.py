@@ -1,7 +1,5 @@
 """Converts episodes to verl's batches and back. Tensors are jagged: one row per episode, with its own length."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Saves models: an actor in bfloat16 and small shards that transformers can load, a critic in float32."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable

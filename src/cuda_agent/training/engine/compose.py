@@ -1,7 +1,5 @@
 """Translates our options to overrides of verl's configuration. verl's schema refuses unknown keys."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

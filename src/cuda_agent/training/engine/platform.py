@@ -1,7 +1,5 @@
 """Prepares verl for a device. On a CPU it uses verl's extension points: a platform and registered engines."""
 
-from __future__ import annotations
-
 import os
 import socket
 import warnings

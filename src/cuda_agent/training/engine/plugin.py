@@ -4,8 +4,6 @@ It adds what verl lacks: a CPU platform with engines, a critic without flash-att
 alone. Importing this module has effects, unlike our other modules, because verl has no other hook.
 """
 
-from __future__ import annotations
-
 import os
 import types
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A copy of the actor that samples, in transformers and its own precision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

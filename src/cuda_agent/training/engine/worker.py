@@ -1,7 +1,5 @@
 """Actor and critic as verl's `TrainingWorker` in this process, with verl's losses."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import statistics

@@ -1,13 +1,12 @@
 """The judge of episodes: one pool for all tasks behind a memo of verdicts, and stored graphs and plans."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 from cuda_agent.agent.trained.offers import Offer, offers
 from cuda_agent.core.config import JudgeOptions, TimingStop
@@ -68,7 +67,7 @@ class Judges:
         #: task key -> why it can't be judged. Another attempt would compile its baselines again.
         self.inadmissible: dict[str, TaskError] = {}
 
-    def __enter__(self) -> Judges:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,7 +88,7 @@ class Judges:
                 self._pool = make(self.options)
             return self._pool
 
-    def session(self, task: Task) -> RememberingSession:
+    def session(self, task: Task) -> "RememberingSession":
         """Returns the session of one episode."""
         return RememberingSession(self, task)
 

@@ -1,7 +1,5 @@
 """Remembers verdicts on disk by task, candidate and stack, so that no candidate is timed twice."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
@@ -11,10 +9,10 @@ from typing import Any, TypeVar
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation
 from cuda_agent.core.stack import Stack
-from cuda_agent.tasks import store
 
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
@@ -66,13 +64,13 @@ class Memo:
         self.asked = self.hits = 0
         #: number of verdicts in the folder by another stack or other settings of the judge.
         self.foreign = 0
-        for line in store.read_lines(folder / _EVALUATIONS, Known, optional=True):
+        for line in read_lines(folder / _EVALUATIONS, Known, optional=True):
             if line.stack != stack:
                 self.foreign += 1
                 continue
             found = line.evaluation
             self._known[line.kind, found.task_key, found.candidate_digest] = found
-        for build in store.read_lines(folder / _BUILDS, KnownBuild, optional=True):
+        for build in read_lines(folder / _BUILDS, KnownBuild, optional=True):
             if build.stack == stack:
                 self._builds[build.sources] = build.report
 
@@ -159,7 +157,7 @@ class Memo:
         with self._lock:
             self._known[kind, evaluation.task_key, evaluation.candidate_digest] = evaluation
             line = Known(kind=kind, stack=self._stack, evaluation=_without_samples(evaluation))
-            store.append(self._folder / _EVALUATIONS, [line])
+            append(self._folder / _EVALUATIONS, [line])
         build = evaluation.build
         if build is not None and not build.succeeded and sources is not None and sources not in self._builds:
             self._keep_build(sources, build)
@@ -167,7 +165,7 @@ class Memo:
     def _keep_build(self, sources: str, report: BuildReport) -> None:
         with self._lock:
             self._builds[sources] = report
-            store.append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=report)])
+            append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=report)])
 
 
 def _without_samples(evaluation: Evaluation) -> Evaluation:

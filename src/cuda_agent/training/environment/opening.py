@@ -1,7 +1,5 @@
 """Opens an environment from its configuration and a checkpoint's dialogue. Every stage does it before it plays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +13,9 @@ from cuda_agent.agent.trained.checkpoint import load_dialogue
 from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.config import Configuration, JudgeOptions
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.lines import read_lines
 from cuda_agent.core.records import Task
 from cuda_agent.pool.pool import Pool
-from cuda_agent.tasks import store
 from cuda_agent.tasks.dataset.importing import exported, read_exported
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges, usable
@@ -68,7 +66,7 @@ def read_tasks(options: EnvironmentOptions) -> tuple[list[Task], list[Task]]:
     if exported(path):
         lines = read_exported(path)[0]
     elif path.is_file():
-        lines = store.read_lines(path, DatasetTask)
+        lines = read_lines(path, DatasetTask)
     else:
         raise UsageError(
             f"No tasks: {path}",

@@ -1,8 +1,6 @@
 """Plays many episodes in lockstep: the policy generates for all, then the tools of all run. So generation and timing
 never overlap."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

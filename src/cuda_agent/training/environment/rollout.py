@@ -1,7 +1,5 @@
 """One episode: it takes the policy's tokens, runs tool calls, returns answers as tokens and ends as an `Episode`."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time
@@ -62,8 +60,6 @@ class Rollout:
         self._known: str | None = None
         self._own: tuple[int, ...] = ()
 
-    # ------------------------------------------------------------ life
-
     def open(self) -> None:
         """Lays out the workspace and the prompt. Raises TaskError, NotCovered and StoreError."""
         where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
@@ -90,8 +86,6 @@ class Rollout:
     def close(self) -> None:
         """Removes the workspace and ends its commands."""
         self._stack.close()
-
-    # ------------------------------------------------------------ a turn
 
     @property
     def context(self) -> list[int]:
@@ -152,8 +146,6 @@ class Rollout:
         with suppress(UsageError):
             return self._context.workspace.snapshot().digest
         return "?"
-
-    # ------------------------------------------------------------ its end
 
     def settle(self) -> None:
         """If no candidate passed, judges the workspace as it stands, unless that was done. Raises CudaAgentError."""

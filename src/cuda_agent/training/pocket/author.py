@@ -1,8 +1,6 @@
 """The author of the transcripts for the base model. It writes varied scripts over the playbook's offers, with mistakes
 and their repair, which are played with the real tools."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary

@@ -1,7 +1,5 @@
 """The base model of the pocket preset: a tokenizer and a small decoder, both trained on transcripts only."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -19,9 +17,9 @@ from cuda_agent.agent.trained.sampler import torch_device
 from cuda_agent.core.config import Configuration, Limits
 from cuda_agent.core.enums import Device
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.lines import append
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
-from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import single
 from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
@@ -134,7 +132,7 @@ class _Maker:
                 environment = ToolEnvironment(self.judges, dialogue, how, limits)
                 author = Author(self.options.shares, seed, how.turn_tokens)
                 played = environment.play_by(part, author, seed=seed) if part else []
-                store.append(path, played)
+                append(path, played)
                 episodes += played
             known = f"{self.judges.memo.hit_rate:.0%} of verdicts known"
             self.progress(f"{len(episodes)} of {self.options.transcripts} transcripts, {known}")

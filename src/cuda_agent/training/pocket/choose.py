@@ -1,8 +1,6 @@
 """Chooses the preset's tasks among composed candidates: tasks with several plans, split so that no operator graph is in
 both splits."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

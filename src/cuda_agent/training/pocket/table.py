@@ -1,7 +1,5 @@
 """The table of all choices of all tasks with their verdicts. Searches are measured against it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -1,7 +1,5 @@
 """Runs a PPO stage with verl's trainer: writes its tasks and settings, follows its steps and copies its models."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -14,12 +12,12 @@ from typing import Any
 from cuda_agent.core.assets import tables
 from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.files import write_durably
-from cuda_agent.tasks import store
+from cuda_agent.core.lines import read_objects, write_lines
 from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import save_critic, save_policy
 from cuda_agent.training.episodes import read_episodes
-from cuda_agent.training.metrics import MetricsLog, of_episodes, read_objects
+from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.ray.overrides import (
     CHECKPOINTS,
     LOOP,
@@ -58,7 +56,7 @@ def _drop_episodes(stage: TrainingStage, *, after: int) -> None:
         found = read_episodes(path)
         kept = [one for one in found if one.policy_version <= after]
         if len(kept) < len(found):
-            store.write_lines(path, kept)
+            write_lines(path, kept)
 
 
 def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:

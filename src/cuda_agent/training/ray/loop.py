@@ -1,8 +1,6 @@
 """Our agent loop inside verl's workers. The sandbox lives as long as the episode, so the loop runs the tools; verl
 would make its tools anew for every call."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os
@@ -16,7 +14,7 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from cuda_agent.agent.trained.sampler import Sampled
-from cuda_agent.tasks import store
+from cuda_agent.core.lines import append
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.episodes import Episode, Playing, act, reward_of
 from cuda_agent.training.stages.stage import Domain, OpenDomain
@@ -67,7 +65,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
             episode = playing.episode(policy_version=version + 1, seed=int(row["extra_info"]["index"]))
         finally:
             await asyncio.to_thread(playing.close)
-        await asyncio.to_thread(store.append, self._file(), [episode])
+        await asyncio.to_thread(append, self._file(), [episode])
         return self._output(episode, reward_of(episode, options.reward))
 
     def _output(self, episode: Episode, reward: float | None) -> AgentLoopOutput:

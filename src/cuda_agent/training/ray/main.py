@@ -3,8 +3,6 @@
 It ends with its parent, so a killed training leaves no cluster behind.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Translates our options to overrides for verl's trainer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

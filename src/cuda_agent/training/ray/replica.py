@@ -3,8 +3,6 @@
 It handles one request at a time and keeps no key-value cache between turns. So it is slow and only for small models.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

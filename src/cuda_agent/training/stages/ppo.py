@@ -1,8 +1,6 @@
 """PPO with a critic, for the warm-up in single turns and for the agentic stage. A step plays, judges, learns, checks
 and saves."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Sequence
@@ -12,7 +10,7 @@ from pathlib import Path
 import torch
 
 from cuda_agent.core.errors import StoreError
-from cuda_agent.tasks import store
+from cuda_agent.core.lines import append, write_lines
 from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine.advantages import estimate, log_ratios, mismatched
 from cuda_agent.training.engine.batch import response_masks
@@ -84,7 +82,7 @@ class _Loop:
             turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed
         )
         episodes = opened.environment.play(tasks, generate, seed=seed, policy_version=step)
-        store.append(path, episodes)
+        append(path, episodes)
         return episodes
 
     def _learn(self, step: int, episodes: Sequence[Episode]) -> dict[str, float]:
@@ -158,7 +156,7 @@ class _Loop:
         if sum(one.policy_version == self.first for one in kept) != self._options.batch:
             kept = [one for one in kept if one.policy_version < self.first]
         if path.exists():
-            store.write_lines(path, kept)
+            write_lines(path, kept)
 
 
 def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:

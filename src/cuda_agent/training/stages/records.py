@@ -1,7 +1,5 @@
 """Records of a training besides its models: the manifest that chains the stages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Rejection fine-tuning of the actor: maximises the log-likelihood of its sampled tokens in the episodes that the
 filters keep."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Runs a training: its folder, the order of the stages, the models that each starts from, and resumption."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -13,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now, provenance
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, provenance
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.record import now
 from cuda_agent.core.settings import differing
 from cuda_agent.training.config import PpoOptions, TrainingOptions
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest

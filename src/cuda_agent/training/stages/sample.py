@@ -1,14 +1,12 @@
 """Trajectory sampling: the warmed-up policy plays every task several times, and the episodes are stored as token
 ids."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from cuda_agent.core.lines import append
 from cuda_agent.core.records import Task
-from cuda_agent.tasks import store
 from cuda_agent.training.config import SampleOptions
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.episodes import EPISODES_FILE, read_episodes
@@ -29,7 +27,7 @@ def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
             seed = stage.seed(len(episodes))
             generate = policy.generate(turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed)
             played = opened.environment.play(missing[start : start + options.batch], generate, seed=seed)
-            store.append(path, played)
+            append(path, played)
             episodes += played
             stage.progress(stage.name, f"{len(episodes)} episodes")
     numbers = of_episodes(episodes, stage.options.reward)

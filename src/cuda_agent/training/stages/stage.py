@@ -1,7 +1,5 @@
 """What every stage receives and returns, and the domain in which it plays."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -41,7 +39,7 @@ class Domain(Protocol):
         episode has one answer. Raises UsageError, StoreError and DeviceError."""
         ...
 
-    def in_cluster(self) -> Domain:
+    def in_cluster(self) -> "Domain":
         """Returns this domain for a process of a Ray cluster, which may judge elsewhere."""
         ...
 

@@ -1,8 +1,6 @@
 """Value pretraining of the critic on all episodes. Each pass computes V anew, takes V + A as the target, and minimises
 half the mean squared error to it (paper, "Training", step 4)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

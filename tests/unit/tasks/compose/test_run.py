@@ -6,11 +6,11 @@ import pytest
 
 from cuda_agent.cli.main import run as command
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.lines import append, read_lines
 from cuda_agent.tasks.compose.run import SEEDS_FILE, runs_with
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.crawl import marked
-from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.tasks.store import CANDIDATES_FILE, append, read_lines
+from cuda_agent.tasks.records import CANDIDATES_FILE, DatasetTask
 
 
 def folder(path: Path) -> Path:

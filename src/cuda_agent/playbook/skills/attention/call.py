@@ -1,7 +1,5 @@
 """The attention that a node computes, where a kernel is written for it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

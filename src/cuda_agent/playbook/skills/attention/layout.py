@@ -1,7 +1,5 @@
 """Attention's operands and result where they lie, and the launcher's numbers for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """The step that computes an attention in one kernel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Column reductions in C++: a tile of contiguous results is reduced together, one vector lane a result."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cuda_agent.core.enums import Device

@@ -1,7 +1,5 @@
 """Column reductions on CUDA: neighbouring threads keep neighbouring results and step along the reduced axis."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

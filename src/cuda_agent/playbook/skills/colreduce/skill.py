@@ -1,7 +1,5 @@
 """Skill (b), columns: reductions over an axis that isn't contiguous, with element-wise operators before and after."""
 
-from __future__ import annotations
-
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook.kernel import Kernel, reads_along_columns
 from cuda_agent.playbook.plan import Buffer, Skill, Step

@@ -1,7 +1,5 @@
 """Where a convolution applies and the step that computes it."""
 
-from __future__ import annotations
-
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision

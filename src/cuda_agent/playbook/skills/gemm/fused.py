@@ -1,7 +1,5 @@
 """A product in half precision in one kernel with the element-wise kernel that alone reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple

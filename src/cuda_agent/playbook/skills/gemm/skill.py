@@ -1,7 +1,5 @@
 """Where a matrix product applies and the step that computes it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

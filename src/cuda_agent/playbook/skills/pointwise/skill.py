@@ -1,7 +1,5 @@
 """Skill (a): a chain of element-wise operators, broadcasting and views as one kernel, with one or more results."""
 
-from __future__ import annotations
-
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook.codegen import Printer
 from cuda_agent.playbook.kernel import Kernel

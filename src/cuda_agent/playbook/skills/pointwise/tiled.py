@@ -1,8 +1,6 @@
 """Element-wise kernels with operands in another memory order than the result: through tiles in shared memory, so that
 both are read and written along their own contiguous axes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device

@@ -1,7 +1,5 @@
 """Runs a recurrent layer through its steps: in one launch, or with a matrix product for each step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources

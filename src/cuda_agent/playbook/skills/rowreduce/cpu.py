@@ -1,8 +1,6 @@
 """Row reductions in C++: one thread a row, several sweeps over a row that lies in the caches; few long rows are shared
 by all threads, sweep by sweep."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cuda_agent.core.enums import Device

@@ -1,7 +1,5 @@
 """Row reductions on CUDA where a row fits into the registers of up to 1024 threads: memory is read and written once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Skill (b), rows: reductions over contiguous columns, with element-wise operators before and after, in one kernel."""
 
-from __future__ import annotations
-
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.kernel import Kernel, reads_along_columns

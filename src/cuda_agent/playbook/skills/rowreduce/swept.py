@@ -1,7 +1,5 @@
 """Row reductions on CUDA by sweeps over memory: rows that no registers hold, and long rows that leave few numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cuda_agent.core.enums import Device

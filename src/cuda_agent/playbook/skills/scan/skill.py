@@ -1,7 +1,5 @@
 """Skill (s), scans: running results along a dimension, with element-wise operators before and after, in one kernel."""
 
-from __future__ import annotations
-
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook.codegen import Printer, render, vector_width
 from cuda_agent.playbook.kernel import Kernel, reads_along_columns

@@ -1,7 +1,5 @@
 """Scatters: values are stored or combined at the places that indices give."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

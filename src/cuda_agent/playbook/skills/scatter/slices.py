@@ -1,7 +1,5 @@
 """Scatters of whole slices: they are stored or combined at places along one dimension."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from importlib import resources

@@ -1,7 +1,5 @@
 """Where selection among the numbers of a row applies, and the step that computes it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from importlib import resources

@@ -1,7 +1,5 @@
 """A convolution call as numbers: sizes, paddings, strides of every spatial dimension."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The CUDA printer of all skills: a thread's WIDTH neighbouring elements, read and written as vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from cuda_agent.core.enums import Device

@@ -1,7 +1,5 @@
 """Values that the templates of printed kernels have in common, and the step that launches a kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

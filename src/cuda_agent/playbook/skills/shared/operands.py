@@ -1,7 +1,5 @@
 """Operands of launchers: windows on values, (batched) matrices in memory, and the step of a launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources

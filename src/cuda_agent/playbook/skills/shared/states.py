@@ -1,7 +1,5 @@
 """Partial states of reductions as C++ text: fields, how two states merge, how a vector of values joins one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

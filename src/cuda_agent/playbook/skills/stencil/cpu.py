@@ -1,8 +1,6 @@
 """Windows in C++: a thread computes what its tile's windows share once into its cache, then takes row after row of
 outputs, one vector lane an output."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cuda_agent.core.enums import Device

@@ -1,8 +1,6 @@
 """Windows on CUDA: a block computes what its tile's windows share once into shared memory, then each thread takes
 several neighbouring outputs and holds the part of a row that their windows cover in registers."""
 
-from __future__ import annotations
-
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import Printer, common_width, is_aligned

@@ -1,7 +1,5 @@
 """Skill (e), windows: reductions over small sliding windows, with element-wise operators around them, in one kernel."""
 
-from __future__ import annotations
-
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Graph
 from cuda_agent.playbook.kernel import Kernel

@@ -1,8 +1,6 @@
 """What a kernel over sliding windows consists of: values at positions, which neighbouring windows share and a tile
 keeps; factors of the taps alone; and what is left to compute for every output and tap."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device

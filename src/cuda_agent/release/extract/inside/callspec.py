@@ -1,7 +1,5 @@
 """Describes a submodule's call as a spec with numbered tensors, and matches other calls with it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

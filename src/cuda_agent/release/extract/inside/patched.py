@@ -5,8 +5,6 @@ the verified structure go to the candidate, all others to the original. The stat
 are no evidence: the judge compares the outputs and holds the clock.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

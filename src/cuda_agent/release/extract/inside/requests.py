@@ -1,7 +1,5 @@
 """Requests to the worker of a patched model, besides those to a candidate."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Strict

@@ -1,24 +1,18 @@
 """Reads files of JSON lines, and appends to them durably, so that a kill loses at most the line being written."""
 
-from __future__ import annotations
-
 import contextlib
-import fcntl
 import gzip
-import os
+import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.files import append_lines, write_durably
 from cuda_agent.core.record import SCHEMA_VERSION, Record
-
-#: The file of a dataset's folder that has every candidate, a line each.
-CANDIDATES_FILE = "candidates.jsonl"
 
 _GZIP = b"\x1f\x8b"
 Line = TypeVar("Line", bound=Record)
@@ -41,6 +35,16 @@ def read_headed(path: Path, head: type[Head], kind: type[Line]) -> tuple[Head | 
         return None, []
     rest = [_record(path, number, line, kind) for number, line in lines[1:]]
     return _record(path, *lines[0], head), rest
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """Returns the JSON objects in a file's lines, none if it can't be read. Damaged lines are left out."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in path.read_text(errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return [entry for entry in found if isinstance(entry, dict)]
 
 
 def _whole_lines(path: Path) -> list[tuple[int, bytes]]:
@@ -82,20 +86,3 @@ def append(path: Path, records: Iterable[Record]) -> None:
 def write_lines(path: Path, records: Iterable[Record]) -> None:
     """Writes the records as a whole file, durably. Raises StoreError."""
     write_durably(path, "".join(record.model_dump_json() + "\n" for record in records))
-
-
-@contextlib.contextmanager
-def only_one(folder: Path, work: str) -> Iterator[None]:
-    """Locks a kind of work in the folder for this process. Raises StoreError."""
-    try:
-        handle = os.open(folder / f".{work}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"Can't write in {folder}: {error.strerror}", "Choose a folder that can be written") from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"Another {work} is running in {folder}", "Wait for it, or end it") from None
-        yield
-    finally:
-        os.close(handle)
