@@ -186,6 +186,10 @@ class LanguageModelOptions(Configuration):
     context_tokens: Annotated[int, Flag("Maximum tokens, request and answer.")] = Field(default=131_072, ge=8192)
     reasoning: Annotated[Literal["keep", "drop"], Flag("keep: store reasoning and send it on; drop: neither.")] = "keep"
     tools: Annotated[Literal["native", "tagged"], Flag("native tool calls, or tagged text in the answer.")] = "native"
+    dialogue: Annotated[
+        Literal["tools", "short"],
+        Flag("tools: the agent's; short: the model answers with one kernel file, for small ones."),
+    ] = "tools"
     protocol: Annotated[Literal["openai", "litellm"], Flag("OpenAI's protocol, or litellm for others.")] = "openai"
     price: Price | None = None
     #: The most attempts at one request.

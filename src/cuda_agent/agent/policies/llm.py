@@ -13,7 +13,7 @@ from cuda_agent.core.records import PolicyMove, ToolCall, Turn
 from cuda_agent.llm import tagged
 from cuda_agent.llm.chat import ChatClient, ContextExceeded, Reply, WrittenCall
 from cuda_agent.llm.client import make_client
-from cuda_agent.llm.prices import cost_of
+from cuda_agent.llm.prices import spent
 from cuda_agent.llm.stream import well_formed
 
 #: parts of its length to which a request is shortened, in turn, when the server refuses it as too long.
@@ -63,11 +63,7 @@ class LanguageModelPolicy:
             reasoning=reply.reasoning if self._options.reasoning == "keep" else "",
             calls=calls,
             observation="" if calls else _nothing_called(reply, self._options),
-            tokens_in=reply.usage.read,
-            tokens_out=reply.usage.written,
-            tokens_cached=reply.usage.cached,
-            tokens_estimated=reply.usage.estimated,
-            cost=None if self._options.price is None else cost_of(reply.usage, self._options.price),
+            **spent(reply, self._options),
         )
 
 

@@ -47,6 +47,8 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
     """Returns an evaluation for programs, without the judge's seeds."""
     data: dict[str, Any] = {"verdict": evaluation.verdict.value, "phase": evaluation.phase.value}
     data["digest"] = evaluation.candidate_digest
+    if evaluation.reason:
+        data["reason"] = evaluation.reason
     if evaluation.verify is not None:
         data["verified"] = evaluation.verify.passed and not evaluation.violations
         data["worst_error"] = evaluation.verify.worst_error

@@ -46,7 +46,7 @@ def crawl(
     )
 
 
-@with_settings(ComposeRunOptions, without=("llm.context_tokens", "llm.reasoning", "llm.tools"))
+@with_settings(ComposeRunOptions, without=("llm.context_tokens", "llm.reasoning", "llm.tools", "llm.dialogue"))
 def compose(
     settings: Settings,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its seeds.")],
