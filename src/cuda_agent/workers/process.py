@@ -7,11 +7,11 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cuda_agent.core import bytecode
@@ -23,9 +23,10 @@ from cuda_agent.workers.affinity import near_gpu
 from cuda_agent.workers.buffers import Arena, synchronize
 from cuda_agent.workers.channel import ChannelClosed, ChannelError, DeadlinePassed, JudgeChannel, RemoteFailure, name_of
 from cuda_agent.workers.requests import A, Detach, FaultKind, ImportTask, Start, WorkerRequest
-from cuda_agent.workers.roles import Role
+from cuda_agent.workers.roles import Role, worker_command
+from cuda_agent.workspace.forkserver import ForkServer
 from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, can_fork, closed_environment, fork, spawn
 
 #: seconds from the process's start until torch is imported; a cold disk takes long.
 START_TIMEOUT_S = 180.0
@@ -35,9 +36,9 @@ _DEATH_TIMEOUT_S = 5.0
 _DISK_MIB = 512
 #: MiB of torch, a driver and a task's small objects.
 _LEAST_MEMORY_MIB = 2048
-#: a worker's program. Its main turns the garbage collector on when torch is imported; see `inside.imports`.
-_PROGRAM = "import gc; gc.disable(); from cuda_agent.workers.inside.main import main; main()"
 _PACKAGES = Path(__file__).resolve().parents[2]
+#: the home of a fork server, which has none.
+_NOWHERE = Path("/nonexistent")
 
 #: Idle threads of one worker must not spin on the cores of a timed one. A random hash seed makes one process's
 #: attribute look-ups slower than another's, for its whole life.
@@ -97,6 +98,16 @@ def memory_limit_mib(wanted_mib: int) -> int:
     return wanted_mib if free is None else min(wanted_mib, max(_LEAST_MEMORY_MIB, int(free / 2**20 * 0.85)))
 
 
+def fork_server(environment: Mapping[str, str], *, small_pages: bool) -> ForkServer:
+    """Returns this process's fork server for workers whose libraries read these variables."""
+    return _fork_server(os.getpid(), tuple(environment.items()), small_pages)
+
+
+@cache
+def _fork_server(_process: int, environment: tuple[tuple[str, str], ...], small_pages: bool) -> ForkServer:
+    return ForkServer("cuda_agent.workers.inside.main", dict(environment), small_pages=small_pages)
+
+
 class Worker:
     """One process of a role. It may read our files in `files`, which the judge fills, possibly after the start.
     `scratch` is its only writable folder."""
@@ -134,11 +145,10 @@ class Worker:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         compiled = bytecode.environment()
         own = self.settings.importable
-        more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
-        more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
         # While something is imported, torch may be asked whether there is a GPU. The management library answers, so
         # that the driver starts only where the worker is told to start it.
-        more |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else {}
+        more = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else _KEEPS_MEMORY
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
@@ -146,7 +156,7 @@ class Worker:
                 # The folder of our package, which an import lists.
                 readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
                 writable=self._writable,
-                environment=_STEADY | compiled | more,
+                environment=_STEADY | compiled | more | paths,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
@@ -155,8 +165,11 @@ class Worker:
                 # On a cpu the program's own tensors are host memory with the same kind of pages as the user's.
                 small_pages=self.settings.device is Device.CUDA,
             )
-            # -P: nothing is imported from the working directory.
-            command = [sys.executable, "-P", "-c", _PROGRAM, self.role.module, str(theirs.fileno())]
+            common = closed_environment(_NOWHERE, _STEADY | compiled | more)
+            server = fork_server(common, small_pages=spec.small_pages)
+            if spec.level is SandboxLevel.FULL and can_fork(server):
+                return JudgeChannel(mine), fork(server, [self.role.module], spec, cwd=self.scratch, log=self.log)
+            command = worker_command(self.role.module, theirs.fileno())
             return JudgeChannel(mine), spawn(command, spec, cwd=self.scratch, log=self.log)
         except BaseException:
             mine.close()

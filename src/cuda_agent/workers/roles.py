@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
+
+#: a worker's program. Its main turns the garbage collector on when torch is imported; see `inside.imports`.
+_PROGRAM = "import gc; gc.disable(); from cuda_agent.workers.inside.main import main; main()"
 
 
 class Role(NamedTuple):
@@ -17,3 +21,8 @@ REFERENCE = Role("reference", "cuda_agent.workers.inside.reference")
 BASELINE = Role("baseline", "cuda_agent.workers.inside.baseline")
 CANDIDATE = Role("candidate", "cuda_agent.workers.inside.candidate")
 ZYGOTE = Role("zygote", "cuda_agent.workers.inside.zygote")
+
+
+def worker_command(module: str, descriptor: int) -> list[str]:
+    """Returns the command of a worker in a process of its own. -P: nothing is imported from the working directory."""
+    return [sys.executable, "-P", "-c", _PROGRAM, module, str(descriptor)]

@@ -1,4 +1,4 @@
-"""A worker's main, with the arguments MODULE and FD.
+"""A worker's main, with the arguments MODULE and FD, in a process of its own or in a fork of a fork server.
 
 It imports torch (only the request `Start` starts CUDA), says hello, then answers one request after the other until the
 judge's end of the socket closes. MODULE is that of a role (`workers.roles`): its `create(context)` returns the role's
@@ -8,6 +8,7 @@ operations, which answer the requests (`workers.requests`).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import socket
@@ -15,6 +16,7 @@ import sys
 import traceback
 from typing import Any
 
+import numpy
 import torch
 
 from cuda_agent.core.enums import Device
@@ -33,6 +35,11 @@ from cuda_agent.workers.requests import (
     WorkerRequest,
     operations_of,
 )
+from cuda_agent.workers.roles import BASELINE, CANDIDATE, REFERENCE, worker_command
+
+_CUDA_NOT_INITIALIZED = 3
+#: whether forks of this process can use the device.
+_forks = False
 
 
 class Context:
@@ -104,8 +111,33 @@ def _answer(
 
 
 def main() -> None:
+    """Runs a worker in a process of its own."""
     role, descriptor = sys.argv[1:]
-    sock = socket.socket(fileno=int(descriptor))
+    _run(role, int(descriptor))
+
+
+def prepare() -> None:
+    """Imports every role, in a fork server."""
+    global _forks
+    with importing():
+        for role in (REFERENCE, BASELINE, CANDIDATE):
+            importlib.import_module(role.module)
+    _forks = not cuda_has_started()
+
+
+def run(program: list[str], descriptors: list[int]) -> None:
+    """Runs a worker in a fork."""
+    (role,), (descriptor,) = program, descriptors
+    if not _forks:
+        os.set_inheritable(descriptor, True)
+        os.execv(sys.executable, worker_command(role, descriptor))
+    # Python's own generator has a new seed after a fork, but this one would draw the same numbers in every fork.
+    numpy.random.seed()
+    _run(role, descriptor)
+
+
+def _run(role: str, descriptor: int) -> None:
+    sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     with importing():
         module = importlib.import_module(role)
@@ -120,3 +152,13 @@ def main() -> None:
     # This avoids the interpreter's end, since foreign code may have left threads and exit handlers.
     sys.stderr.flush()
     os._exit(0)
+
+
+def cuda_has_started() -> bool:
+    """Whether this process has initialised the driver, which no fork could use then."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return bool(torch.cuda.is_initialized()) or driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED

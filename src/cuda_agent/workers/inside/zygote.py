@@ -8,7 +8,6 @@ folders that it could write into. CUDA isn't started before a fork, since no for
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import shutil
@@ -28,13 +27,13 @@ from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.workers.channel import WorkerChannel
 from cuda_agent.workers.inside.compilations import import_compiler
 from cuda_agent.workers.inside.imports import importing
-from cuda_agent.workers.inside.main import Context, serve
+from cuda_agent.workers.inside.main import Context, cuda_has_started, serve
 from cuda_agent.workers.requests import Done, Operations, Start, operations_of
 from cuda_agent.workers.requests.zygote import EndedFork, EndFork, ForkTask, WarmedZygote, WarmZygote
+from cuda_agent.workspace.confine import PR_SET_DUMPABLE, prctl
 from cuda_agent.workspace.descendants import descendants
 
-_PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
-_CUDA_NOT_INITIALIZED = 3
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def create(context: Context) -> Operations:
@@ -59,9 +58,9 @@ class Zygote:
         os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
         # A fork has none of its parent's threads, for which OpenMP would wait for ever.
         torch.set_num_threads(1)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
         # Processes of the same user must not read this one's memory.
-        _prctl(_PR_SET_DUMPABLE, 0)
+        prctl(PR_SET_DUMPABLE, 0)
 
     def start(self, _request: Start) -> Done:
         """Does nothing, since each fork starts the device."""
@@ -78,7 +77,7 @@ class Zygote:
             if request.compiler:
                 _warm_compiler(request.device)
                 self._empty_folders()
-        return WarmedZygote(cuda=_cuda_has_started())
+        return WarmedZygote(cuda=cuda_has_started())
 
     def fork(self, request: ForkTask) -> Done:
         (descriptor,) = self._context.descriptors
@@ -102,8 +101,8 @@ class Zygote:
         try:
             if self._context.control is not None:
                 os.close(self._context.control)
-            _prctl(_PR_SET_DUMPABLE, 1)
-            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+            prctl(PR_SET_DUMPABLE, 1)
+            prctl(_PR_SET_CHILD_SUBREAPER, 0)
             os.setsid()
             os.environ.update(environment)
             context = Context()
@@ -163,7 +162,7 @@ def _is_harmless(step: Callable[[], None]) -> bool:
         code = 2
         try:
             step()
-            code = 1 if _cuda_has_started() else 0
+            code = 1 if cuda_has_started() else 0
         finally:
             os._exit(code)
     return os.waitpid(pid, 0)[1] == 0
@@ -198,17 +197,3 @@ def _descendants() -> list[int]:
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             found.append(int(next(line for line in lines if line.startswith("NSpid:")).split()[-1]))
     return found
-
-
-def _cuda_has_started() -> bool:
-    """Whether this process has initialised the driver, which no fork could use then."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int()
-    return bool(torch.cuda.is_initialized()) or driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
