@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import gzip
 import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from cuda_agent.core.record import SCHEMA_VERSION, Record
 CANDIDATES_FILE = "candidates.jsonl"
 
 _GZIP = b"\x1f\x8b"
+_RELEASE_S = 1.0
 Line = TypeVar("Line", bound=Record)
 Head = TypeVar("Head", bound=Record)
 
@@ -92,10 +94,20 @@ def only_one(folder: Path, work: str) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"Can't write in {folder}: {error.strerror}", "Choose a folder that can be written") from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"Another {work} is running in {folder}", "Wait for it, or end it") from None
+        # A process that was killed while it started another leaves it the lock until that one calls `exec`.
+        end = time.monotonic() + _RELEASE_S
+        while not _lock(handle):
+            if time.monotonic() > end:
+                raise StoreError(f"Another {work} is running in {folder}", "Wait for it, or end it")
+            time.sleep(0.02)
         yield
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -39,6 +39,13 @@ _LEAST_MEMORY_MIB = 2048
 _PACKAGES = Path(__file__).resolve().parents[2]
 #: the home of a fork server, which has none.
 _NOWHERE = Path("/nonexistent")
+#: The compiler reads these when it is imported. A pool of its processes can't be forked. Each worker has its own cache,
+#: in which a precompiled header and a test of the processor's instructions would save nothing.
+_COMPILER = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+}
 
 #: Idle threads of one worker must not spin on the cores of a timed one. A random hash seed makes one process's
 #: attribute look-ups slower than another's, for its whole life.
@@ -149,6 +156,7 @@ class Worker:
         # While something is imported, torch may be asked whether there is a GPU. The management library answers, so
         # that the driver starts only where the worker is told to start it.
         more = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else _KEEPS_MEMORY
+        more = more | (_COMPILER if self.role.compiles else {})
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
@@ -167,8 +175,9 @@ class Worker:
             )
             common = closed_environment(_NOWHERE, _STEADY | compiled | more)
             server = fork_server(common, small_pages=spec.small_pages)
-            if spec.level is SandboxLevel.FULL and can_fork(server):
-                return JudgeChannel(mine), fork(server, [self.role.module], spec, cwd=self.scratch, log=self.log)
+            if can_fork(server, spec.level):
+                program = [self.role.module, *([self.settings.device.value] if self.role.compiles else [])]
+                return JudgeChannel(mine), fork(server, program, spec, cwd=self.scratch, log=self.log)
             command = worker_command(self.role.module, theirs.fileno())
             return JudgeChannel(mine), spawn(command, spec, cwd=self.scratch, log=self.log)
         except BaseException:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_THP_DISABLE = 24, 28, 41
 _NO_ROOT_LOCKED = 0b1111
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -80,16 +79,14 @@ def _end_all() -> None:
             return
 
 
-def _supervise(program: int) -> None:
-    """Waits for the program, kills the processes that it left behind, and exits with the program's exit code."""
+def supervise(program: int) -> int:
+    """Waits for the program, kills the processes that it left behind, and returns the program's exit code."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         _end_all()
         os._exit(128 + signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
-    # The program's channel to the judge must close when the program dies, so this process keeps no copy of it.
-    os.closerange(3, 65536)
     status = 0
     while True:
         pid, status = os.waitpid(-1, 0)
@@ -97,7 +94,7 @@ def _supervise(program: int) -> None:
             break
     _end_all()
     code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)
+    return code if code >= 0 else 128 - code
 
 
 def drop_capabilities() -> None:
@@ -148,12 +145,14 @@ def main(arguments: list[str]) -> None:
     the command doesn't exist."""
     options, command = json.loads(arguments[0]), arguments[1:]
     if options.get("supervise"):
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         parent = os.getpid()
         program = os.fork()
         if program:
-            _supervise(program)
+            # The program's channel to the judge must close when the program dies, so this process keeps no copy of it.
+            os.closerange(3, 65536)
+            os._exit(supervise(program))
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(SETUP_FAILED)

@@ -30,8 +30,8 @@ _PASSED_ON = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS",
 )  # fmt: skip
 
-#: what bubblewrap runs beside a fork: it says that the sandbox stands, then waits for the fork's exit code. Without one
-#: the server has ended.
+#: what runs beside a fork, in the same sandbox: it says that the sandbox stands, then waits for the fork's exit code.
+#: Without one the server has ended.
 _REPEATS = 'echo; read -r code; exit "${code:-125}"'
 _PROBE_TIMEOUT_S = 20.0
 
@@ -255,7 +255,7 @@ def fork(server: ForkServer, program: Sequence[str], spec: SandboxSpec, *, cwd: 
     """Starts a sandbox like `spawn`, with a fork of the server in it instead of a command. An empty program ends at
     once. It returns before the server has imported.
 
-    Bubblewrap runs a shell that waits for the fork's exit code and repeats it. Raises SandboxError.
+    A shell waits for the fork's exit code and repeats it. Raises SandboxError.
     """
     with contextlib.ExitStack() as held:
         (code_in, code_out), (ready_in, ready_out), (told, told_out) = (os.pipe() for _ in range(3))
@@ -264,18 +264,24 @@ def fork(server: ForkServer, program: Sequence[str], spec: SandboxSpec, *, cwd: 
         popen, init_pid = _start(("/bin/sh", "-c", _REPEATS), spec, cwd, log, {}, stdin=code_in, stdout=ready_out)
         started = SandboxedProcess(popen, init_pid=init_pid, log=log, limits=_watched(spec), told=told)
         try:
-            if init_pid is not None:
-                init = os.pidfd_open(init_pid)
-                held.callback(os.close, init)
-                stream = held.enter_context(log.open("ab"))
-                request = {
-                    "program": program,
-                    "init": init_pid,
-                    "cwd": str(cwd.resolve()),
-                    "environment": closed_environment(spec.scratch, spec.environment),
-                    "restrictions": _restrictions(spec),
-                }
-                server.ask(request, (init, ready_in, code_out, told_out, stream.fileno(), *spec.pass_fds))
+            joined, environment = [], closed_environment(spec.scratch, spec.environment)
+            if spec.level is SandboxLevel.FULL:
+                # Bubblewrap sets it.
+                environment["PWD"] = str(cwd.resolve())
+                if init_pid is None:
+                    # Bubblewrap's last words are in the log.
+                    return started
+                joined.append(os.pidfd_open(init_pid))
+                held.callback(os.close, joined[0])
+            request = {
+                "program": program,
+                "init": init_pid,
+                "cwd": str(cwd.resolve()),
+                "environment": environment,
+                "restrictions": _restrictions(spec),
+            }
+            stream = held.enter_context(log.open("ab"))
+            server.ask(request, (stream.fileno(), ready_in, code_out, told_out, *spec.pass_fds, *joined))
         except BaseException:
             started.kill()
             raise
@@ -283,12 +289,10 @@ def fork(server: ForkServer, program: Sequence[str], spec: SandboxSpec, *, cwd: 
 
 
 @lru_cache(maxsize=16)
-def can_fork(server: ForkServer) -> bool:
+def can_fork(server: ForkServer, level: SandboxLevel) -> bool:
     """Whether this machine lets a process of the server join a sandbox. It is tried once."""
-    if sandbox_facts().level is not SandboxLevel.FULL:
-        return False
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SandboxError, OSError, subprocess.TimeoutExpired):
-        spec = SandboxSpec(scratch=Path(folder), level=SandboxLevel.FULL)
+        spec = SandboxSpec(scratch=Path(folder), level=level)
         with fork(server, (), spec, cwd=spec.scratch, log=Path(folder) / "log") as process:
             return process.wait(_PROBE_TIMEOUT_S) == 0
     return False

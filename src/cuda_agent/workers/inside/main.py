@@ -8,11 +8,11 @@ operations, which answer the requests (`workers.requests`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import socket
 import sys
+import tempfile
 import traceback
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
+from cuda_agent.workers.inside.compilations import cuda_has_started, warm_compiler
 from cuda_agent.workers.inside.failures import kind_of, words_of
 from cuda_agent.workers.inside.imports import importing
 from cuda_agent.workers.requests import (
@@ -35,9 +36,8 @@ from cuda_agent.workers.requests import (
     WorkerRequest,
     operations_of,
 )
-from cuda_agent.workers.roles import BASELINE, CANDIDATE, REFERENCE, worker_command
+from cuda_agent.workers.roles import worker_command
 
-_CUDA_NOT_INITIALIZED = 3
 #: whether forks of this process can use the device.
 _forks = False
 
@@ -116,23 +116,27 @@ def main() -> None:
     _run(role, int(descriptor))
 
 
-def prepare() -> None:
-    """Imports every role, in a fork server."""
+def prepare(program: list[str]) -> None:
+    """Imports a role in a fork server, and the compiler where it names a device for that."""
     global _forks
-    with importing():
-        for role in (REFERENCE, BASELINE, CANDIDATE):
-            importlib.import_module(role.module)
-    _forks = not cuda_has_started()
+    role, *compiles_for = program
+    if role not in sys.modules:
+        with importing():
+            importlib.import_module(role)
+            for device in compiles_for:
+                warm_compiler(Device(device))
+        _forks = not cuda_has_started()
 
 
 def run(program: list[str], descriptors: list[int]) -> None:
     """Runs a worker in a fork."""
-    (role,), (descriptor,) = program, descriptors
+    role, (descriptor,) = program[0], descriptors
     if not _forks:
         os.set_inheritable(descriptor, True)
         os.execv(sys.executable, worker_command(role, descriptor))
     # Python's own generator has a new seed after a fork, but this one would draw the same numbers in every fork.
     numpy.random.seed()
+    tempfile.tempdir = None
     _run(role, descriptor)
 
 
@@ -152,13 +156,3 @@ def _run(role: str, descriptor: int) -> None:
     # This avoids the interpreter's end, since foreign code may have left threads and exit handlers.
     sys.stderr.flush()
     os._exit(0)
-
-
-def cuda_has_started() -> bool:
-    """Whether this process has initialised the driver, which no fork could use then."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int()
-    return bool(torch.cuda.is_initialized()) or driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED
