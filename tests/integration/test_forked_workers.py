@@ -97,6 +97,9 @@ def test_a_fork_is_confined_like_a_fresh_process(fresh: Start, forked: Start, sp
     one, other = said(fresh("state")), said(forked("state"))
     inside = one.pop("namespaces"), other.pop("namespaces")
     processes = one.pop("processes"), other.pop("processes")
+    # This limit counts all threads of the user, at the moment.
+    bounds = [found["limits"].pop("RLIMIT_NPROC") for found in (one, other)]
+    assert all(0 < soft == hard for soft, hard in bounds)
     # The server has imported this module by the same variable.
     assert list(dict.fromkeys(one.pop("search"))) == list(dict.fromkeys(other.pop("search")))
     assert one == other

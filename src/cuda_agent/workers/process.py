@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from cuda_agent.core import bytecode
@@ -53,6 +52,8 @@ _STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED"
 #: On a cpu, memory that a call frees stays for the next. Otherwise the C library returns large blocks to the system or
 #: keeps them by the history of its heap, and calls pay for fresh pages or don't, for the whole life of their process.
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+
+_servers: dict[tuple[int, tuple[tuple[str, str], ...], bool], ForkServer] = {}
 
 _VERDICTS = {
     FaultKind.LOAD: Verdict.LOAD_FAILED,
@@ -106,13 +107,15 @@ def memory_limit_mib(wanted_mib: int) -> int:
 
 
 def fork_server(environment: Mapping[str, str], *, small_pages: bool) -> ForkServer:
-    """Returns this process's fork server for workers whose libraries read these variables."""
-    return _fork_server(os.getpid(), tuple(environment.items()), small_pages)
+    """Returns this process's fork server for workers whose libraries read these variables. It ends with this
+    process."""
+    made = ForkServer("cuda_agent.workers.inside.main", environment, small_pages=small_pages)
+    return _servers.setdefault((os.getpid(), tuple(environment.items()), small_pages), made)
 
 
-@cache
-def _fork_server(_process: int, environment: tuple[tuple[str, str], ...], small_pages: bool) -> ForkServer:
-    return ForkServer("cuda_agent.workers.inside.main", dict(environment), small_pages=small_pages)
+def fork_server_pids() -> set[int]:
+    """Returns the process numbers of this process's fork servers."""
+    return {server.pid for server in _servers.values() if server.pid is not None}
 
 
 class Worker:
