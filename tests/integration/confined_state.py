@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: lines of /proc/self/status. `SigCgt` differs where pytest isn't the parent, so the handlers are listed apart.
+#: lines of /proc/self/status..
 _STATUS = (
     "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
     "Seccomp_filters", "SigBlk", "SigIgn", "Umask", "TracerPid", "Cpus_allowed", "Mems_allowed", "THP_enabled",

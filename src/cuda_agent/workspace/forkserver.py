@@ -45,7 +45,7 @@ class ForkServer:
     """Starts its process at the first request."""
 
     def __init__(self, module: str, environment: Mapping[str, str], *, small_pages: bool) -> None:
-        """`module` offers `prepare()`, which imports, and `run(program, descriptors)`, which each fork calls. Variables
+        """`module` offers `prepare(program)`, which imports, and `run(program, descriptors)`, for each fork. Variables
         that are read while something is imported must be in `environment`."""
         self._module, self._environment, self._small_pages = module, dict(environment), small_pages
         self._lock = threading.Lock()
