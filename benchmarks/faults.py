@@ -33,6 +33,7 @@ from cuda_agent.core.records import Evaluation
 from cuda_agent.core.stack import first_line
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.workers.process import fork_server_pids
 from cuda_agent.workspace.descendants import descendants
 from fault_specimens import HONEST, Fault, faults, faulty, small_axpby
 
@@ -162,9 +163,9 @@ def one(session: JudgeSession, name: str, fault: Fault, device: Device, place: i
 
 
 def still_there(pids: set[int]) -> list[int]:
-    """Returns the processes that still run some seconds later; zombies don't count."""
+    """Returns the processes that still run some seconds later, without zombies and what forks workers."""
     for _ in range(50):
-        pids = {pid for pid in pids | set(descendants(os.getpid())) if pss_mib(pid)[0] > 0}
+        pids = {pid for pid in pids | set(descendants(os.getpid())) if pss_mib(pid)[0] > 0} - fork_server_pids()
         if not pids:
             break
         time.sleep(0.1)

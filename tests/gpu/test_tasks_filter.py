@@ -1,4 +1,4 @@
-"""The filter on a GPU: its zygote doesn't start CUDA, each rule of the device, times that an idle judge finds again."""
+"""The filter on a GPU: its forks start CUDA, each rule of the device, times that an idle judge finds again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.lines import append
+from cuda_agent.tasks.captured import task_workers
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder
-from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.inside.requests import (
     CheckAnswers,
     CompareCompiled,
@@ -21,11 +21,6 @@ from cuda_agent.tasks.inside.requests import (
     RunTask,
 )
 from cuda_agent.tasks.records import DatasetTask, Measurement, Rule
-from cuda_agent.workers.folder import judge_folder
-from cuda_agent.workers.process import WorkerSettings
-from cuda_agent.workers.roles import ZYGOTE
-from cuda_agent.workers.supply import WorkerSupply
-from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import sandbox_facts
 from task_candidates import BROKEN, candidate, write_candidates
 
@@ -44,33 +39,21 @@ def run(folder: Path, tasks: list[DatasetTask], **changes: object) -> dict[str, 
     return {task.task.name: by_key[task.task.key] for task in tasks}
 
 
-def test_a_zygote_starts_no_cuda_and_its_forks_do(tmp_path: Path) -> None:
+def test_a_task_has_the_device_in_a_fork() -> None:
     task = candidate("linear", "return torch.relu(self.linear(x))").task
-    with judge_folder() as folder:
-        supply = WorkerSupply(WorkerSettings(Device.CUDA, sandbox_facts().level, 16384), folder)
-        zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
-        try:
-            zygote.prepare()
-            for _ in range(2):
-                with zygote.fork() as fork:
-                    opening = OpenTask(
-                        task=task,
-                        seed=1,
-                        device=Device.CUDA,
-                        memory_bytes=1 << 30,
-                        device_bytes=4 << 30,
-                        host_bytes=1 << 34,
-                        threads=2,
-                    )
-                    fork.request(opening, timeout_s=60)
-                    ran = fork.request(RunTask(), timeout_s=60)
-                    assert ran.peak_memory_bytes, ran
-                    assert fork.request(GraphTask(), timeout_s=60).graph
-                    for request in (CheckAnswers(floor=5e-4), CompileTask(), CompareCompiled()):
-                        assert fork.request(request, timeout_s=120).finding is None
-        finally:
-            zygote.close()
-            supply.close()
+    with task_workers(Device.CUDA, sandbox_facts().level) as start:
+        for _ in range(2):
+            worker = start()
+            opening = OpenTask(
+                task=task, seed=1, device=Device.CUDA, memory_bytes=1 << 30, device_bytes=4 << 30, threads=2
+            )
+            worker.request(opening, timeout_s=60)
+            ran = worker.request(RunTask(), timeout_s=60)
+            assert ran.peak_memory_bytes, ran
+            assert worker.request(GraphTask(), timeout_s=60).graph
+            for request in (CheckAnswers(floor=5e-4), CompileTask(), CompareCompiled()):
+                assert worker.request(request, timeout_s=120).finding is None
+            worker.kill()
 
 
 def test_each_rule_on_the_gpu(tmp_path: Path) -> None:

@@ -104,9 +104,10 @@ def _whole_lines(stream: BinaryIO) -> int:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, patience_s: float = 0.0) -> Iterator[None]:
-    """Holds the lock of a file, which has the number of this process meanwhile. The lock ends with the process. Raises
-    StoreError if another process still holds it after `patience_s` seconds."""
+def locked(path: Path, *, patience_s: float = 1.0) -> Iterator[None]:
+    """Holds the lock of a file, which has the number of this process meanwhile. The lock ends with the process, or when
+    a child that was just started at its death has called `exec`. Raises StoreError if another process still holds it
+    after `patience_s` seconds."""
     end = time.monotonic() + patience_s
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -121,7 +122,7 @@ def locked(path: Path, *, patience_s: float = 0.0) -> Iterator[None]:
                 if time.monotonic() >= end:
                     holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another one"
                     raise StoreError(f"{path.parent} is in use by process {holder}", "Wait for it, or end it") from None
-            time.sleep(0.2)
+            time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield

@@ -1,6 +1,6 @@
 """Captures the operator graph of a task in its own process in the judge's sandbox, without compiling it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from cuda_agent.core.records import Task
 from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskGraph, TaskRequest
 from cuda_agent.workers.folder import judge_folder
-from cuda_agent.workers.process import WorkerFault, WorkerSettings
-from cuda_agent.workers.roles import ZYGOTE
+from cuda_agent.workers.process import Worker, WorkerFault, WorkerSettings
+from cuda_agent.workers.roles import Role
 from cuda_agent.workers.supply import WorkerSupply
-from cuda_agent.workers.zygote import Fork, Zygote
 
+#: Loads, checks, captures and compiles one task.
+CHECKER = Role("checker", TASK_CHECK, compiles=True)
 #: The default memory of a task's process.
 MEMORY_MIB = 16384
 _LIMIT_S = 120.0
@@ -33,29 +34,28 @@ def task_supply(device: Device, level: SandboxLevel, memory_mib: int, folder: Pa
 
 
 @contextmanager
-def task_zygote(
-    device: Device, level: SandboxLevel, memory_mib: int = MEMORY_MIB, *, serves: str = TASK_CHECK, warm: bool = True
-) -> Iterator[Zygote]:
-    """Yields a zygote whose forks serve a module, and compile if `warm`. Raises SandboxError."""
+def task_workers(
+    device: Device, level: SandboxLevel, memory_mib: int = MEMORY_MIB, role: Role = CHECKER
+) -> Iterator[Callable[[], Worker]]:
+    """Yields a function that starts a worker, which raises WorkerError. Those that are left end with the block."""
     with judge_folder() as folder:
         supply = task_supply(device, level, memory_mib, folder)
-        zygote = Zygote(lambda: supply.start(ZYGOTE), serves=serves, warm=warm)
         try:
-            yield zygote
+            yield lambda: supply.start(role)
         finally:
-            zygote.close()
             supply.close()
 
 
-def capture_graph(zygote: Zygote, task: Task, device: Device, memory_mib: int = MEMORY_MIB) -> Graph:
+def capture_graph(start: Callable[[], Worker], task: Task, device: Device, memory_mib: int = MEMORY_MIB) -> Graph:
     """Returns the graph. Raises NotCaptured, WorkerError."""
     limit = memory_mib << 20
-    opening = OpenTask(
-        task=task, seed=0, device=device, memory_bytes=limit, device_bytes=limit, host_bytes=limit, threads=1
-    )
-    with zygote.fork() as fork:
-        _ask(fork, opening)
-        return read_graph(_ask(fork, GraphTask()))
+    opening = OpenTask(task=task, seed=0, device=device, memory_bytes=limit, device_bytes=limit, threads=1)
+    worker = start()
+    try:
+        _ask(worker, opening)
+        return read_graph(_ask(worker, GraphTask()))
+    finally:
+        worker.kill()
 
 
 def read_graph(answer: TaskGraph) -> Graph:
@@ -66,9 +66,9 @@ def read_graph(answer: TaskGraph) -> Graph:
         raise NotCaptured(f"its process sent no graph: {error}"[:300]) from None
 
 
-def _ask(fork: Fork, request: TaskRequest[F]) -> F:
+def _ask(worker: Worker, request: TaskRequest[F]) -> F:
     try:
-        found = fork.request(request, timeout_s=_LIMIT_S)
+        found = worker.request(request, timeout_s=_LIMIT_S)
     except WorkerFault as error:
         raise NotCaptured(error.fault.reason) from None
     if found.finding is not None:

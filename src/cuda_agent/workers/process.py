@@ -7,10 +7,9 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +22,10 @@ from cuda_agent.workers.affinity import near_gpu
 from cuda_agent.workers.buffers import Arena, synchronize
 from cuda_agent.workers.channel import ChannelClosed, ChannelError, DeadlinePassed, JudgeChannel, RemoteFailure, name_of
 from cuda_agent.workers.requests import A, Detach, FaultKind, ImportTask, Start, WorkerRequest
-from cuda_agent.workers.roles import Role
+from cuda_agent.workers.roles import Role, worker_command
+from cuda_agent.workspace.forkserver import ForkServer
 from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, can_fork, closed_environment, fork, spawn
 
 #: seconds from the process's start until torch is imported; a cold disk takes long.
 START_TIMEOUT_S = 180.0
@@ -35,9 +35,16 @@ _DEATH_TIMEOUT_S = 5.0
 _DISK_MIB = 512
 #: MiB of torch, a driver and a task's small objects.
 _LEAST_MEMORY_MIB = 2048
-#: a worker's program. Its main turns the garbage collector on when torch is imported; see `inside.imports`.
-_PROGRAM = "import gc; gc.disable(); from cuda_agent.workers.inside.main import main; main()"
 _PACKAGES = Path(__file__).resolve().parents[2]
+#: the home of a fork server, which has none.
+_NOWHERE = Path("/nonexistent")
+#: The compiler reads these when it is imported. A pool of its processes can't be forked. Each worker has its own cache,
+#: in which a precompiled header and a test of the processor's instructions would save nothing.
+_COMPILER = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+}
 
 #: Idle threads of one worker must not spin on the cores of a timed one. A random hash seed makes one process's
 #: attribute look-ups slower than another's, for its whole life.
@@ -45,6 +52,8 @@ _STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED"
 #: On a cpu, memory that a call frees stays for the next. Otherwise the C library returns large blocks to the system or
 #: keeps them by the history of its heap, and calls pay for fresh pages or don't, for the whole life of their process.
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+
+_servers: dict[tuple[int, tuple[tuple[str, str], ...], bool], ForkServer] = {}
 
 _VERDICTS = {
     FaultKind.LOAD: Verdict.LOAD_FAILED,
@@ -97,6 +106,18 @@ def memory_limit_mib(wanted_mib: int) -> int:
     return wanted_mib if free is None else min(wanted_mib, max(_LEAST_MEMORY_MIB, int(free / 2**20 * 0.85)))
 
 
+def fork_server(environment: Mapping[str, str], *, small_pages: bool) -> ForkServer:
+    """Returns this process's fork server for workers whose libraries read these variables. It ends with this
+    process."""
+    made = ForkServer("cuda_agent.workers.inside.main", environment, small_pages=small_pages)
+    return _servers.setdefault((os.getpid(), tuple(environment.items()), small_pages), made)
+
+
+def fork_server_pids() -> set[int]:
+    """Returns the process numbers of this process's fork servers."""
+    return {server.pid for server in _servers.values() if server.pid is not None}
+
+
 class Worker:
     """One process of a role. It may read our files in `files`, which the judge fills, possibly after the start.
     `scratch` is its only writable folder."""
@@ -134,11 +155,11 @@ class Worker:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         compiled = bytecode.environment()
         own = self.settings.importable
-        more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
-        more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
         # While something is imported, torch may be asked whether there is a GPU. The management library answers, so
         # that the driver starts only where the worker is told to start it.
-        more |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else {}
+        more = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else _KEEPS_MEMORY
+        more = more | (_COMPILER if self.role.compiles else {})
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
@@ -146,7 +167,7 @@ class Worker:
                 # The folder of our package, which an import lists.
                 readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
                 writable=self._writable,
-                environment=_STEADY | compiled | more,
+                environment=_STEADY | compiled | more | paths,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
@@ -155,8 +176,12 @@ class Worker:
                 # On a cpu the program's own tensors are host memory with the same kind of pages as the user's.
                 small_pages=self.settings.device is Device.CUDA,
             )
-            # -P: nothing is imported from the working directory.
-            command = [sys.executable, "-P", "-c", _PROGRAM, self.role.module, str(theirs.fileno())]
+            common = closed_environment(_NOWHERE, _STEADY | compiled | more)
+            server = fork_server(common, small_pages=spec.small_pages)
+            if can_fork(server, spec.level):
+                program = [self.role.module, *([self.settings.device.value] if self.role.compiles else [])]
+                return JudgeChannel(mine), fork(server, program, spec, cwd=self.scratch, log=self.log)
+            command = worker_command(self.role.module, theirs.fileno())
             return JudgeChannel(mine), spawn(command, spec, cwd=self.scratch, log=self.log)
         except BaseException:
             mine.close()

@@ -1,10 +1,10 @@
 """Confines the own process and starts the sandboxed program: addresses, limits, `no_new_privs`, Landlock, system-call
 filter, `exec`.
 
-This file is run as `python -I -S confine.py JSON COMMAND…` and not imported, so it has nothing of the judge's memory.
-It uses the standard library only, and little of that, because imports are most of the cost of a short command. With the
-option `"supervise"` (level `reduced`, which has no PID namespace) the process stays as the program's parent. It adopts
-orphaned descendants and kills all of them when the program ends.
+This file is run as `python -I -S confine.py JSON COMMAND…`, so it has nothing of the judge's memory. A fork server
+(`forked.py`) imports it. It uses the standard library only, and little of that, because imports are most of the cost of
+a short command. With the option `"supervise"` (level `reduced`, which has no PID namespace) the process stays as the
+program's parent. It adopts orphaned descendants and kills all of them when the program ends.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_THP_DISABLE = 24, 28, 41
 _NO_ROOT_LOCKED = 0b1111
 _CAPABILITY_VERSION_3 = 0x20080522
-_SETUP_FAILED = 125
+SETUP_FAILED = 125
 _MIB = 1 << 20
 _ADDR_NO_RANDOMIZE, _PERSONALITY_NOW = 0x0040000, 0xFFFFFFFF
 _PAGE = 4096
@@ -34,6 +34,8 @@ _PAGE = 4096
 
 def _load(name: str) -> Any:
     """Imports a file of this folder as a module. With `-I -S` no package can be imported."""
+    if __package__:
+        return getattr(__import__(__package__, fromlist=[name]), name)
     folder = __file__.rpartition("/")[0]
     if folder not in sys.path:
         # The last place, so that no file of this folder hides a module of the standard library.
@@ -41,7 +43,7 @@ def _load(name: str) -> Any:
     return __import__(name)
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
@@ -77,16 +79,14 @@ def _end_all() -> None:
             return
 
 
-def _supervise(program: int) -> None:
-    """Waits for the program, kills the processes that it left behind, and exits with the program's exit code."""
+def supervise(program: int) -> int:
+    """Waits for the program, kills the processes that it left behind, and returns the program's exit code."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         _end_all()
         os._exit(128 + signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
-    # The program's channel to the judge must close when the program dies, so this process keeps no copy of it.
-    os.closerange(3, 65536)
     status = 0
     while True:
         pid, status = os.waitpid(-1, 0)
@@ -94,10 +94,10 @@ def _supervise(program: int) -> None:
             break
     _end_all()
     code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)
+    return code if code >= 0 else 128 - code
 
 
-def _drop_capabilities() -> None:
+def drop_capabilities() -> None:
     """Drops the capabilities of root for good: they would give access to other processes in spite of Landlock."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in range(64):
@@ -126,12 +126,13 @@ def _fix_addresses(command: list[str]) -> None:
     os.environ["FILL"] = "-" * (-used % _PAGE)
 
 
-def _confine(options: dict[str, Any]) -> None:
+def confine(options: dict[str, Any]) -> None:
+    """Limits this process for good, as `main` does before it runs a command."""
     _apply_limits(options["limits"])
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
         stream.write("500")
-    _drop_capabilities()
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    drop_capabilities()
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
     rules = options.get("landlock")
     if rules is not None:
         _load("landlock").restrict(**rules)
@@ -144,21 +145,24 @@ def main(arguments: list[str]) -> None:
     the command doesn't exist."""
     options, command = json.loads(arguments[0]), arguments[1:]
     if options.get("supervise"):
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         parent = os.getpid()
         program = os.fork()
         if program:
-            _supervise(program)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            # The program's channel to the judge must close when the program dies, so this process keeps no copy of it.
+            os.closerange(3, 65536)
+            os._exit(supervise(program))
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            os._exit(_SETUP_FAILED)
+            os._exit(SETUP_FAILED)
     try:
         if options.get("fixed_addresses"):
             _fix_addresses(command)
         if options.get("small_pages"):
-            _prctl(_PR_SET_THP_DISABLE, 1)
-        _confine(options)
+            prctl(_PR_SET_THP_DISABLE, 1)
+        if "limits" in options:
+            confine(options)
         # The interpreter ignores these two signals, and an ignored signal stays ignored after exec.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -168,7 +172,7 @@ def main(arguments: list[str]) -> None:
         os._exit(127)
     except OSError as error:
         sys.stderr.write(f"sandbox: {error}\n")
-        os._exit(_SETUP_FAILED)
+        os._exit(SETUP_FAILED)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,16 @@ class SandboxedProcess:
     """A process that `sandbox.spawn` started. `limit_hit` is "memory", "processes", "disk" or "log" when the watcher
     ended it, else None."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], *, init_pid: int | None, log: Path, limits: Watched) -> None:
+    def __init__(
+        self,
+        popen: subprocess.Popen[bytes],
+        *,
+        init_pid: int | None,
+        log: Path,
+        limits: Watched,
+        told: int | None = None,
+    ) -> None:
+        """`told` is the end of a pipe with the number of the program's parent, where that isn't below `popen`."""
         self._popen = popen
         self._init_fd: int | None = None
         if init_pid is not None:
@@ -107,7 +116,8 @@ class SandboxedProcess:
                 self._init_fd = os.pidfd_open(init_pid)
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self.pid = popen.pid
+        self._forked, self._told = 0, told
+        self._telling = threading.Lock()
         self.log = log
         self.limit_hit: str | None = None
         self.peak_memory_mib = 0.0
@@ -121,6 +131,16 @@ class SandboxedProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process number of the program's outermost process. It waits for a fork server that still imports."""
+        with self._telling:
+            if self._told is not None:
+                with os.fdopen(self._told, "rb") as told:
+                    self._forked = int(told.read() or 0)
+                self._told = None
+        return self._forked or self._popen.pid
 
     def poll(self) -> int | None:
         """Returns the exit code, or None while it runs. A signal that ended it gives minus the signal's number."""
@@ -152,7 +172,7 @@ class SandboxedProcess:
             if self._init_fd is None and self._popen.poll() is None:
                 self._end_tree()
             with contextlib.suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(self._popen.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(_END_TIMEOUT_S)
             if self._init_fd is not None:
@@ -187,17 +207,18 @@ class SandboxedProcess:
             _signal(pid, signal.SIGKILL)
 
     def _watch(self, limits: Watched) -> None:
+        roots = {self._popen.pid, self.pid}
         while not self._ended.wait(_WATCH_INTERVAL_S):
             if self._popen.poll() is not None:
                 return
-            hit = self._exceeded(limits)
+            hit = self._exceeded(limits, roots)
             if hit is not None:
                 self.limit_hit = hit
                 self.kill()
                 return
 
-    def _exceeded(self, limits: Watched) -> str | None:
-        below = descendants(self.pid)
+    def _exceeded(self, limits: Watched, roots: set[int]) -> str | None:
+        below = [pid for root in roots for pid in descendants(root)]
         used = sum(memory_mib(pid) for pid in below)
         self.peak_memory_mib = max(self.peak_memory_mib, used)
         if limits.memory_mib is not None and used > limits.memory_mib:

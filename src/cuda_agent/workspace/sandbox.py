@@ -5,20 +5,21 @@ Both levels also filter system calls (`seccomp.py`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import SandboxError
 from cuda_agent.workspace import bwrap, landlock
+from cuda_agent.workspace.forkserver import ForkServer, confined, popen
 from cuda_agent.workspace.process import SandboxedProcess, Watched, threads_of_user
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -28,6 +29,11 @@ _PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS",
 )  # fmt: skip
+
+#: what runs beside a fork, in the same sandbox: it says that the sandbox stands, then waits for the fork's exit code.
+#: Without one the server has ended.
+_REPEATS = 'echo; read -r code; exit "${code:-125}"'
+_PROBE_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,8 @@ def _paths(spec: SandboxSpec) -> tuple[set[Path], set[Path], set[Path]]:
     return hidden, readable, writable
 
 
-def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
+def _restrictions(spec: SandboxSpec) -> dict[str, object]:
+    """Returns the options of `confine.py`."""
     limits = spec.limits
     options: dict[str, object] = {
         "limits": {
@@ -203,8 +210,7 @@ def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
                 "network": spec.network,
             },
         }
-    script = Path(__file__).with_name("confine.py")
-    return [sys.executable, "-I", "-S", str(script), json.dumps(options), *command]
+    return options
 
 
 def _bubblewrapped(
@@ -224,18 +230,6 @@ def _bubblewrapped(
     return [*arguments, "--chdir", str(cwd.resolve()), "--", *command]
 
 
-_spawners: dict[int, ThreadPoolExecutor] = {}
-
-
-def _popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a process from a thread that lives as long as this process. With "die with parent" the kernel means the
-    parent's *thread*."""
-    spawner = _spawners.get(os.getpid())
-    if spawner is None:
-        spawner = _spawners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="spawn"))
-    return spawner.submit(lambda: subprocess.Popen(argv, **options)).result()
-
-
 def _read_init_pid(handle: int) -> int | None:
     """Returns the PID, as seen here, of the sandbox's first process; None when bubblewrap failed before it began."""
     with os.fdopen(handle, "rb") as stream:
@@ -252,11 +246,79 @@ def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) ->
 
     Raises SandboxError when the sandbox can't be started.
     """
-    spec.scratch.mkdir(parents=True, exist_ok=True)
     environment = closed_environment(spec.scratch, spec.environment)
-    argv = _confine(spec, command)
+    popen, init_pid = _start(command, spec, cwd, log, environment, pass_fds=spec.pass_fds)
+    return SandboxedProcess(popen, init_pid=init_pid, log=log, limits=_watched(spec))
+
+
+def fork(server: ForkServer, program: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) -> SandboxedProcess:
+    """Starts a sandbox like `spawn`, with a fork of the server in it instead of a command. An empty program ends at
+    once. It returns before the server has imported.
+
+    A shell waits for the fork's exit code and repeats it. Raises SandboxError.
+    """
+    with contextlib.ExitStack() as held:
+        (code_in, code_out), (ready_in, ready_out), (told, told_out) = (os.pipe() for _ in range(3))
+        for end in (code_in, code_out, ready_in, ready_out, told_out):
+            held.callback(os.close, end)
+        popen, init_pid = _start(("/bin/sh", "-c", _REPEATS), spec, cwd, log, {}, stdin=code_in, stdout=ready_out)
+        started = SandboxedProcess(popen, init_pid=init_pid, log=log, limits=_watched(spec), told=told)
+        try:
+            joined, environment = [], closed_environment(spec.scratch, spec.environment)
+            if spec.level is SandboxLevel.FULL:
+                # Bubblewrap sets it.
+                environment["PWD"] = str(cwd.resolve())
+                if init_pid is None:
+                    # Bubblewrap's last words are in the log.
+                    return started
+                joined.append(os.pidfd_open(init_pid))
+                held.callback(os.close, joined[0])
+            request = {
+                "program": program,
+                "init": init_pid,
+                "cwd": str(cwd.resolve()),
+                "environment": environment,
+                "restrictions": _restrictions(spec),
+            }
+            stream = held.enter_context(log.open("ab"))
+            server.ask(request, (stream.fileno(), ready_in, code_out, told_out, *spec.pass_fds, *joined))
+        except BaseException:
+            started.kill()
+            raise
+    return started
+
+
+@lru_cache(maxsize=16)
+def can_fork(server: ForkServer, level: SandboxLevel) -> bool:
+    """Whether this machine lets a process of the server join a sandbox. It is tried once."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SandboxError, OSError, subprocess.TimeoutExpired):
+        spec = SandboxSpec(scratch=Path(folder), level=level)
+        with fork(server, (), spec, cwd=spec.scratch, log=Path(folder) / "log") as process:
+            return process.wait(_PROBE_TIMEOUT_S) == 0
+    return False
+
+
+def _watched(spec: SandboxSpec) -> Watched:
+    return Watched(spec.limits.memory_mib, spec.limits.processes, spec.limits.disk_mib, spec.scratch)
+
+
+def _start(
+    command: Sequence[str],
+    spec: SandboxSpec,
+    cwd: Path,
+    log: Path,
+    environment: dict[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> tuple[subprocess.Popen[bytes], int | None]:
+    """Starts a confined command; what has no other place goes to the log. Returns the process, and the number of the
+    first process in its PID namespace, if it has one."""
+    spec.scratch.mkdir(parents=True, exist_ok=True)
+    argv = confined(_restrictions(spec), command)
     read_end = write_end = -1
-    fds = list(spec.pass_fds)
+    fds = list(pass_fds)
     if spec.level is SandboxLevel.FULL:
         facts = sandbox_facts()
         if facts.bwrap is None or facts.level is not SandboxLevel.FULL:
@@ -266,9 +328,9 @@ def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) ->
         fds.append(write_end)
     try:
         with log.open("ab") as stream:
-            popen = _popen(
-                argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, env=environment, cwd=str(cwd),
-                pass_fds=tuple(fds), start_new_session=True,
+            process = popen(
+                argv, stdin=stdin, stdout=stream if stdout is None else stdout, stderr=stream, env=environment,
+                cwd=str(cwd), pass_fds=tuple(fds), start_new_session=True,
             )  # fmt: skip
     except OSError as error:
         if read_end >= 0:
@@ -279,6 +341,4 @@ def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) ->
     finally:
         if write_end >= 0:
             os.close(write_end)
-    init_pid = _read_init_pid(read_end) if read_end >= 0 else None
-    limits = Watched(spec.limits.memory_mib, spec.limits.processes, spec.limits.disk_mib, spec.scratch)
-    return SandboxedProcess(popen, init_pid=init_pid, log=log, limits=limits)
+    return process, _read_init_pid(read_end) if read_end >= 0 else None

@@ -12,34 +12,37 @@ from cuda_agent.tasks.records import Rule, TaskFinding
 
 
 class Numbered:
-    """A fork with a number."""
+    """A worker with a number."""
 
     def __init__(self, number: int) -> None:
         self.number, self.ended = number, False
 
-    def end(self) -> None:
+    def ready(self) -> None:
+        """It is."""
+
+    def kill(self) -> None:
         self.ended = True
 
 
-class Zygote:
+class Workers:
     def __init__(self) -> None:
-        self.forks: list[Numbered] = []
+        self.started: list[Numbered] = []
 
-    def fork(self) -> Numbered:
-        assert all(fork.ended for fork in self.forks)
-        self.forks.append(Numbered(len(self.forks)))
-        return self.forks[-1]
+    def start(self) -> Numbered:
+        assert all(worker.ended for worker in self.started)
+        self.started.append(Numbered(len(self.started)))
+        return self.started[-1]
 
 
 def asked(most: int, tasks: str) -> list[tuple[str, int, bool]]:
     """(task, process, another may follow) of every time that a task is asked. `x`: breaks a rule, wherever; `o`: only
     where somebody was before; else it keeps all."""
-    zygote, seen = Zygote(), list[tuple[str, int, bool]]()
-    processes = Processes(cast(Any, zygote), most)
+    workers, seen = Workers(), list[tuple[str, int, bool]]()
+    processes = Processes(cast(Any, workers.start), most)
 
     def ask(task: str) -> None:
         def job(seat: ProcessSlot) -> None:
-            number = cast(Numbered, seat.fork).number
+            number = cast(Numbered, seat.worker).number
             used = any(number == other for _, other, _ in seen)
             assert seat.alone is not used
             seen.append((task, number, seat.reusable))
@@ -71,17 +74,17 @@ def test_only_a_process_of_its_own_convicts() -> None:
 
 
 def test_a_process_that_ended_serves_nobody() -> None:
-    zygote = Zygote()
-    processes = Processes(cast(Any, zygote), 9)
-    processes.ask(lambda seat: seat.fork.end())
+    workers = Workers()
+    processes = Processes(cast(Any, workers.start), 9)
+    processes.ask(lambda seat: seat.worker.kill())
     processes.ask(lambda seat: None)
-    assert len(zygote.forks) == 2
+    assert len(workers.started) == 2
 
 
 @pytest.mark.parametrize("repeats", [True, False])
 def test_a_shortage_beside_others_may_be_left_for_later(repeats: bool) -> None:
-    zygote = Zygote()
-    processes = Processes(cast(Any, zygote), 9, repeats_scarce=repeats)
+    workers = Workers()
+    processes = Processes(cast(Any, workers.start), 9, repeats_scarce=repeats)
 
     def short(_seat: ProcessSlot) -> None:
         raise Failure(TaskFinding(rule=Rule.COMPILES, detail="no time"), scarce=True)
@@ -89,4 +92,4 @@ def test_a_shortage_beside_others_may_be_left_for_later(repeats: bool) -> None:
     processes.ask(lambda _seat: None)
     with pytest.raises(Failure):
         processes.ask(short)
-    assert len(zygote.forks) == (2 if repeats else 1)
+    assert len(workers.started) == (2 if repeats else 1)

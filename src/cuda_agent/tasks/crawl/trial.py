@@ -1,4 +1,4 @@
-"""Tries a seed inside a sandbox, and answers the jobs of a crawl there, in a fork of `zygote`.
+"""Tries a seed inside a sandbox, and answers the jobs of a crawl there.
 
 A seed is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
 other inputs and on meta tensors.

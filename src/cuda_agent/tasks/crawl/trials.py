@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.enums import Device, SandboxLevel
-from cuda_agent.tasks.captured import task_zygote
+from cuda_agent.tasks.captured import task_workers
 from cuda_agent.tasks.crawl.catalogue import SMALL_LEADING, Entry
-from cuda_agent.workers.process import WorkerFault
+from cuda_agent.workers.process import Worker, WorkerFault
 from cuda_agent.workers.requests import FaultKind, WorkerAnswer, WorkerRequest
-from cuda_agent.workers.zygote import Zygote
+from cuda_agent.workers.roles import Role
 
 _MEMORY_MIB = 8192
 _SAY_EVERY = 100
@@ -47,20 +47,20 @@ class CrawlJob(WorkerRequest[CrawlOutcome]):
     job: str
 
 
-def _run_part(jobs: Jobs, options: TrialOptions, zygote: Zygote) -> list[dict[str, Any]]:
+def _run_part(jobs: Jobs, options: TrialOptions, start: Callable[[], Worker]) -> list[dict[str, Any]]:
     """Returns the outcomes of jobs that follow each other in one process, or in a new one where a job ended it."""
     outcomes: list[dict[str, Any]] = []
-    fork = zygote.fork()
+    worker = start()
     for number, job in enumerate(jobs, 1):
         try:
-            answer = fork.request(CrawlJob(job=json.dumps(job)), timeout_s=options.limit_s)
+            answer = worker.request(CrawlJob(job=json.dumps(job)), timeout_s=options.limit_s)
             outcomes.append(json.loads(answer.outcome))
         except WorkerFault as error:
             late = error.fault.kind is FaultKind.DEADLINE
             limit = f"ran for more than {options.limit_s:.0f} s"
             outcomes.append({"reason": limit if late else f"ended its process ({error.fault.reason})"})
-            fork.end()
-            fork = zygote.fork()
+            worker.kill()
+            worker = start()
         if number % _SAY_EVERY == 0 or number == len(jobs):
             options.say(f"{number} of {len(jobs)} tried")
     return outcomes
@@ -78,11 +78,8 @@ def run_jobs(jobs: Jobs, module: str, options: TrialOptions) -> list[dict[str, A
     parts = [jobs[start : start + size] for start in range(0, len(jobs), size)]
     with ThreadPoolExecutor(max(1, len(parts))) as pool, ExitStack() as stack:
         # The processes end before the pool waits for its threads, so that an interrupt needn't wait for the jobs.
-        zygotes = [
-            stack.enter_context(task_zygote(Device.CPU, options.level, _MEMORY_MIB, serves=module, warm=False))
-            for _ in parts
-        ]
-        found = list(pool.map(_run_part, parts, [options] * len(parts), zygotes))
+        start = stack.enter_context(task_workers(Device.CPU, options.level, _MEMORY_MIB, Role("crawler", module)))
+        found = list(pool.map(_run_part, parts, [options] * len(parts), [start] * len(parts)))
     return [outcome for part in found for outcome in part]
 
 

@@ -15,12 +15,12 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.lines import read_headed, write_lines
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
-from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
+from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_workers
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources
 from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
-from cuda_agent.workers.zygote import Zygote
+from cuda_agent.workers.process import Worker
 
 #: The shingles of a file without a statement.
 _EMPTY = 2
@@ -115,10 +115,10 @@ def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
 
     def capture(sources: Sequence[TaskSource], say: Say) -> Mapping[str, str]:
         graphs: dict[str, str] = {}
-        with task_zygote(device, level, memory_mib) as zygote:
+        with task_workers(device, level, memory_mib) as start:
             for number, source in enumerate(sources, 1):
                 try:
-                    graphs[source_id(source.text)] = _captured(zygote, source, device, memory_mib)
+                    graphs[source_id(source.text)] = _captured(start, source, device, memory_mib)
                 except NotCaptured as failed:
                     say(f"{source.name} has no graph: {' '.join(str(failed).split())[:300]}")
                 if number % _STEP == 0 or number == len(sources):
@@ -128,10 +128,10 @@ def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
     return capture
 
 
-def _captured(zygote: Zygote, source: TaskSource, device: Device, memory_mib: int) -> str:
+def _captured(start: Callable[[], Worker], source: TaskSource, device: Device, memory_mib: int) -> str:
     task = Task(name=Path(source.name).stem, source=source.text)
     try:
-        return graphhash.graph_hash(capture_graph(zygote, task, device, memory_mib))
+        return graphhash.graph_hash(capture_graph(start, task, device, memory_mib))
     except (KeyError, RecursionError) as error:
         raise NotCaptured(f"its graph has no hash: {error}") from None
 

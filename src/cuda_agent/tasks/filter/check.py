@@ -46,7 +46,7 @@ class TaskProcess:
     """A task in a process, which gets requests step by step until its time is over."""
 
     def __init__(self, slot: ProcessSlot, task: DatasetTask, options: FilterOptions, limits: ProcessLimits) -> None:
-        self._slot, self._fork, self._task, self._options, self._limits = slot, slot.fork, task, options, limits
+        self._slot, self._worker, self._task, self._options, self._limits = slot, slot.worker, task, options, limits
         self.seconds: dict[str, float] = {"fork": round(slot.seconds, 3)}
         self.restart()
 
@@ -64,7 +64,6 @@ class TaskProcess:
             device=options.device,
             memory_bytes=options.memory_mib * 2**20,
             device_bytes=self._limits.device_bytes,
-            host_bytes=options.host_memory_mib * 2**20,
             threads=self._limits.threads,
             sleeps=self._limits.sleeps,
         )
@@ -76,7 +75,7 @@ class TaskProcess:
             try:
                 self.ask(requests.CloseTask())
             except Failure:
-                self._fork.end()
+                self._worker.kill()
 
     @contextmanager
     def on_device(self, queue: DeviceQueue, step: str) -> Iterator[None]:
@@ -90,14 +89,14 @@ class TaskProcess:
 
     @property
     def alive(self) -> bool:
-        return not self._fork.ended
+        return not self._worker.ended
 
     def ask(self, request: TaskRequest[F]) -> F:
         """Returns the answer to a request. Raises Failure where the task breaks a rule, or its process ends, hangs or
         breaks its protocol."""
         begun, step = time.monotonic(), name_of(request)
         try:
-            found = self._fork.request(request, timeout_s=max(0.1, self._end - begun))
+            found = self._worker.request(request, timeout_s=max(0.1, self._end - begun))
         except WorkerFault as error:
             raise from_fault(error.fault, request.rule) from None
         finally:

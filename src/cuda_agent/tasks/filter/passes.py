@@ -1,4 +1,4 @@
-"""The two passes over many tasks. Each thread drives a zygote and asks the device's queue for turns."""
+"""The two passes over many tasks. Each thread drives one process at a time and asks the device's queue for turns."""
 
 import contextlib
 import os
@@ -13,33 +13,27 @@ from typing import Self, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import WorkerError
 from cuda_agent.judge import device_facts
 from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import QueueServer
-from cuda_agent.tasks.captured import task_supply
+from cuda_agent.tasks.captured import CHECKER, task_supply
 from cuda_agent.tasks.filter.check import ProcessLimits, check
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
 from cuda_agent.tasks.filter.timing import Disturbed, TimingTurns, time_task
-from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import memory_limit_mib
-from cuda_agent.workers.roles import ZYGOTE
-from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import resolve_level
 
-#: The host memory of a zygote, which a watcher counts again in each fork.
-_ZYGOTE_MIB = 3072
+#: The least host memory of a process, which has torch and its compiler.
+_LEAST_MIB = 3072
 #: The void timings of one task after which it is left for another run.
 _MOST_VOID = 3
 #: The time in which running tasks may end when the time is over.
 _GRACE_S = 10.0
-#: The processes that one task may lose.
-_MOST_LOST = 5
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -89,7 +83,7 @@ class Passes:
         """Yields each task's result, in any order, for as many as there is time for. A task that ran short of time or
         memory beside others is yielded itself. With `alone`, one task at a time, that is a failure."""
         at_a_time = 1 if alone else self._options.worker_count()
-        options = self._fitting_options(at_a_time)
+        options = self._options
         limits = ProcessLimits(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
 
         def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | DatasetTask:
@@ -106,7 +100,7 @@ class Passes:
 
     def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | VoidTiming]:
         """Yields each task's result, in any order. Raises DeviceError."""
-        options = self._fitting_options(self._options.lane_count())
+        options = self._options
         turns = TimingTurns(options.device, self._say)
         limits = ProcessLimits(
             _device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2
@@ -125,17 +119,13 @@ class Passes:
             return VoidTiming(task, reason)
 
         try:
-            yield from self._run(tasks, options.lane_count(), run, options.tasks_a_process, warm=False)
+            yield from self._run(tasks, options.lane_count(), run, options.tasks_a_process)
         finally:
             turns.close()
 
     def _memory_mib(self, at_a_time: int) -> int:
-        """Returns the host memory of a zygote and its fork, within what the machine has for all of them."""
-        most = memory_limit_mib(1 << 40) // at_a_time
-        return max(2 * _ZYGOTE_MIB, min(self._options.host_memory_mib + _ZYGOTE_MIB, most))
-
-    def _fitting_options(self, at_a_time: int) -> FilterOptions:
-        return self._options.model_copy(update={"host_memory_mib": self._memory_mib(at_a_time) - _ZYGOTE_MIB})
+        """Returns the host memory of a task's process, within what the machine has for all of them."""
+        return max(_LEAST_MIB, min(self._options.host_memory_mib, memory_limit_mib(1 << 40) // at_a_time))
 
     def _run(
         self,
@@ -144,27 +134,22 @@ class Passes:
         job: Callable[[Processes, Item], Result],
         a_process: int,
         *,
-        warm: bool = True,
         repeats_scarce: bool = True,
     ) -> Iterator[Result]:
         """Yields what `job` returns for every item, as it comes, for as many as there is time for. Raises what `job`
         raises. `a_process` is how many items may follow each other in one process."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         supply = task_supply(self._options.device, self._level, self._memory_mib(at_a_time), folder)
-        zygotes = [
-            Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK, warm=warm)
-            for _ in range(min(at_a_time, len(items)))
-        ]
-        idle: queue.SimpleQueue[tuple[Zygote, Processes]] = queue.SimpleQueue()
-        for zygote in zygotes:
-            idle.put((zygote, Processes(zygote, a_process, repeats_scarce=repeats_scarce)))
+        idle: queue.SimpleQueue[Processes] = queue.SimpleQueue()
+        for _ in range(min(at_a_time, len(items))):
+            idle.put(Processes(lambda: supply.start(CHECKER), a_process, repeats_scarce=repeats_scarce))
 
         def work(item: Item) -> Result | None:
-            zygote, processes = idle.get()
+            processes = idle.get()
             try:
-                return None if self.over else _with_new_zygotes(zygote, lambda: job(processes, item))
+                return None if self.over else job(processes, item)
             finally:
-                idle.put((zygote, processes))
+                idle.put(processes)
 
         pool = ThreadPoolExecutor(at_a_time)
         try:
@@ -180,22 +165,8 @@ class Passes:
             self._say("time is over; the next run repeats the running tasks")
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            for zygote in zygotes:
-                zygote.close()
             supply.close()
             pool.shutdown()
-
-
-def _with_new_zygotes(zygote: Zygote, job: Callable[[], Result]) -> Result:
-    """Returns the result of `job`, which is repeated where the zygote ended and can be started again. Raises
-    WorkerError, and what `job` raises."""
-    for _ in range(_MOST_LOST - 1):
-        try:
-            return job()
-        except WorkerError:
-            if zygote.closed:
-                raise
-    return job()
 
 
 def _device_bytes(options: FilterOptions) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cuda_agent.tasks.filter.records import Failure
-from cuda_agent.workers.zygote import Fork, Zygote
+from cuda_agent.workers.process import Worker
 
 Result = TypeVar("Result")
 
@@ -16,7 +16,7 @@ class ProcessSlot:
     """A task's place in a process. `alone` means that no task was before it, and `reusable` that another may follow.
     `seconds` is the time until the process began."""
 
-    fork: Fork
+    worker: Worker
     alone: bool
     reusable: bool
     seconds: float
@@ -28,34 +28,35 @@ class Processes:
     task that fails is repeated in its own process, because an earlier task may have caused the failure. A failure from
     shortage is repeated only with `repeats_scarce`."""
 
-    def __init__(self, zygote: Zygote, most: int, *, repeats_scarce: bool = True) -> None:
-        self._zygote, self._most, self._repeats_scarce = zygote, most, repeats_scarce
-        self._fork: Fork | None = None
+    def __init__(self, start: Callable[[], Worker], most: int, *, repeats_scarce: bool = True) -> None:
+        self._start, self._most, self._repeats_scarce = start, most, repeats_scarce
+        self._worker: Worker | None = None
         self._served = 0
 
     def ask(self, job: Callable[[ProcessSlot], Result]) -> Result:
         """Returns the result of `job`. Raises WorkerError, and what `job` raises in a process without an earlier
         task."""
-        if self._fork is not None:
+        if self._worker is not None:
             try:
-                return self._run_in(self._fork, job, 0.0)
+                return self._run_in(self._worker, job, 0.0)
             except Failure as failure:
                 if failure.scarce and not self._repeats_scarce:
                     raise
         begun = time.monotonic()
-        fork = self._zygote.fork()
-        return self._run_in(fork, job, time.monotonic() - begun)
+        worker = self._start()
+        worker.ready()
+        return self._run_in(worker, job, time.monotonic() - begun)
 
-    def _run_in(self, fork: Fork, job: Callable[[ProcessSlot], Result], seconds: float) -> Result:
-        served = self._served + 1 if fork is self._fork else 1
-        self._fork = None
+    def _run_in(self, worker: Worker, job: Callable[[ProcessSlot], Result], seconds: float) -> Result:
+        served = self._served + 1 if worker is self._worker else 1
+        self._worker = None
         try:
-            result = job(ProcessSlot(fork, served == 1, served < self._most, seconds))
+            result = job(ProcessSlot(worker, served == 1, served < self._most, seconds))
         except BaseException:
-            fork.end()
+            worker.kill()
             raise
-        if served < self._most and not fork.ended:
-            self._fork, self._served = fork, served
+        if served < self._most and not worker.ended:
+            self._worker, self._served = worker, served
         else:
-            fork.end()
+            worker.kill()
         return result

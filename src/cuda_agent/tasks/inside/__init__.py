@@ -1,4 +1,4 @@
 """Code of the task stages that runs inside a sandboxed worker."""
 
-#: The module that a zygote's forks serve: it loads, checks, captures and times one task.
+#: The role's module: it loads, checks, captures and times one task.
 TASK_CHECK = f"{__name__}.taskcheck"

@@ -31,8 +31,8 @@ class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
 
 
 class OpenTask(TaskRequest[TaskAnswer]):
-    """Starts the device and loads the task's module. `memory_bytes` limits one eager call, and `device_bytes` and
-    `host_bytes` limit the process. With `sleeps` the process sleeps while it waits for the device."""
+    """Starts the device and loads the task's module. `memory_bytes` limits one eager call, and `device_bytes` the
+    process. With `sleeps` the process sleeps while it waits for the device."""
 
     rule = Rule.RUNS
     task: Task
@@ -40,7 +40,6 @@ class OpenTask(TaskRequest[TaskAnswer]):
     device: Device
     memory_bytes: int
     device_bytes: int
-    host_bytes: int
     threads: int
     sleeps: bool = False
 

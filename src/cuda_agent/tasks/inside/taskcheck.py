@@ -1,4 +1,4 @@
-"""Checks one task in its own process before it joins a dataset. A fork of `zygote` serves this module.
+"""Checks one task in its own process before it joins a dataset.
 
 Everything here runs beside the task's code, so the task can forge the answers (`docs/tasks.md` has the consequences).
 The judge compares the times with its own clock.
@@ -6,7 +6,6 @@ The judge compares the times with its own clock.
 
 import gc
 import random
-import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -40,7 +39,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     unload_task_module,
 )
 from cuda_agent.workers.inside.task.weights import changed_names, redraw, state_versions
-from cuda_agent.workers.requests import Operations, Start, WorkerAnswer
+from cuda_agent.workers.requests import Done, Operations, Start, WorkerAnswer
 
 #: The bytes of the device's memory that a process may keep unused.
 _SPARE_BYTES = 1 << 30
@@ -87,7 +86,9 @@ def create(context: Context) -> Operations:
         requests.TimeTask: step(TaskCheck.time),
         requests.CloseTask: close,
     }
-    return {kind: _reporting(operation) for kind, operation in operations.items()}
+    # `OpenTask` starts the device, which counts as the task's time.
+    own: Operations = {Start: lambda _request: Done()}
+    return {**own, **{kind: _reporting(operation) for kind, operation in operations.items()}}
 
 
 def _reporting(operation: Callable[[Any], requests.TaskAnswer]) -> Callable[[requests.TaskRequest[Any]], WorkerAnswer]:
@@ -131,11 +132,6 @@ class TaskCheck:
         if self._context.device is Device.CUDA:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, request.device_bytes / total))
-        else:
-            # The limit is below the sandbox's, so that the zygote survives. On CUDA the driver's mappings forbid it.
-            _, most = resource.getrlimit(resource.RLIMIT_DATA)
-            bound = request.host_bytes if most == resource.RLIM_INFINITY else min(request.host_bytes, most)
-            resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._seed = request.seed
         self._secrets = Secrets(self._seed)
         self._record = request.task

@@ -20,7 +20,7 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import Case
 from cuda_agent.pool.pool import Pool
-from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_zygote
+from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_workers
 from cuda_agent.training.environment.memo import Memo, stack_digest
 from cuda_agent.workspace.sandbox import resolve_level
 
@@ -99,10 +99,10 @@ class Judges:
             wanted = [task for task in tasks if task.key not in self._refused and not self._path(task).exists()]
             if not wanted:
                 return
-            with task_zygote(self.options.device, resolve_level(self.options.sandbox)) as zygote:
+            with task_workers(self.options.device, resolve_level(self.options.sandbox)) as start:
                 for task in wanted:
                     try:
-                        graph = capture_graph(zygote, task, self.options.device)
+                        graph = capture_graph(start, task, self.options.device)
                     except NotCaptured as error:
                         self._refused[task.key] = TaskError(f"{task.name} can't be captured: {error}")
                     else:

@@ -1,4 +1,4 @@
-"""A worker's main, with the arguments MODULE and FD.
+"""A worker's main, with the arguments MODULE and FD, in a process of its own or in a fork of a fork server.
 
 It imports torch (only the request `Start` starts CUDA), says hello, then answers one request after the other until the
 judge's end of the socket closes. MODULE is that of a role (`workers.roles`): its `create(context)` returns the role's
@@ -12,14 +12,17 @@ import importlib
 import os
 import socket
 import sys
+import tempfile
 import traceback
 from typing import Any
 
+import numpy
 import torch
 
 from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
+from cuda_agent.workers.inside.compilations import cuda_has_started, warm_compiler
 from cuda_agent.workers.inside.failures import kind_of, words_of
 from cuda_agent.workers.inside.imports import importing
 from cuda_agent.workers.requests import (
@@ -33,6 +36,10 @@ from cuda_agent.workers.requests import (
     WorkerRequest,
     operations_of,
 )
+from cuda_agent.workers.roles import worker_command
+
+#: whether forks of this process can use the device.
+_forks = False
 
 
 class Context:
@@ -104,8 +111,37 @@ def _answer(
 
 
 def main() -> None:
+    """Runs a worker in a process of its own."""
     role, descriptor = sys.argv[1:]
-    sock = socket.socket(fileno=int(descriptor))
+    _run(role, int(descriptor))
+
+
+def prepare(program: list[str]) -> None:
+    """Imports a role in a fork server, and the compiler where it names a device for that."""
+    global _forks
+    role, *compiles_for = program
+    if role not in sys.modules:
+        with importing():
+            importlib.import_module(role)
+            for device in compiles_for:
+                warm_compiler(Device(device))
+        _forks = not cuda_has_started()
+
+
+def run(program: list[str], descriptors: list[int]) -> None:
+    """Runs a worker in a fork."""
+    role, (descriptor,) = program[0], descriptors
+    if not _forks:
+        os.set_inheritable(descriptor, True)
+        os.execv(sys.executable, worker_command(role, descriptor))
+    # Python's own generator has a new seed after a fork, but this one would draw the same numbers in every fork.
+    numpy.random.seed()
+    tempfile.tempdir = None
+    _run(role, descriptor)
+
+
+def _run(role: str, descriptor: int) -> None:
+    sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     with importing():
         module = importlib.import_module(role)
