@@ -158,6 +158,24 @@ def test_other_processes_can_not_be_touched(spec: SandboxSpec) -> None:
         victim.wait()
 
 
+def test_every_process_of_the_sandbox_has_the_filter(spec: SandboxSpec) -> None:
+    """Bubblewrap's own process too: as root a command may write into its memory."""
+    script = (
+        "import os\n"
+        "for name in filter(str.isdecimal, os.listdir('/proc')):\n"
+        "    try:\n"
+        "        os.close(os.open(f'/proc/{name}/mem', os.O_RDWR))\n"
+        "        text = open(f'/proc/{name}/status').read()\n"
+        "    except OSError:\n"
+        "        continue\n"
+        "    print(name == str(os.getpid()), text.partition('Seccomp:')[2].split()[0])\n"
+    )
+    code, text = run(python(script), spec)
+    found = [line.split() for line in text.splitlines()]
+    assert code == 0 and all(mode == "2" for _, mode in found), text
+    assert spec.level is SandboxLevel.REDUCED or ["True", "2"] in found
+
+
 def test_namespaces_and_tracing_are_denied(spec: SandboxSpec) -> None:
     code, text = run(
         python(

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from cuda_agent.core.errors import SandboxError
 from cuda_agent.workspace import bwrap, landlock
 from cuda_agent.workspace.forkserver import ForkServer, confined, popen
 from cuda_agent.workspace.process import SandboxedProcess, Watched, threads_of_user
+from cuda_agent.workspace.seccomp import build_filter
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 #: folders inside the hidden /run where some systems keep the GPU driver's libraries.
@@ -214,12 +215,14 @@ def _restrictions(spec: SandboxSpec) -> dict[str, object]:
 
 
 def _bubblewrapped(
-    binary: str, spec: SandboxSpec, command: Sequence[str], cwd: Path, environment: Mapping[str, str], info_fd: int
-) -> list[str]:
+    binary: str, spec: SandboxSpec, command: Sequence[str], cwd: Path, environment: Mapping[str, str], info_fd: int,
+    filter_fd: int | None,
+) -> list[str]:  # fmt: skip
     """Returns the argv of bubblewrap that runs `command`. The user id outside stays the same, which CUDA IPC needs."""
     size = str(spec.limits.scratch_mib * bwrap.MIB)
     arguments = [binary, *(name for name in bwrap.NAMESPACES if not (spec.network and name == "--unshare-net"))]
     arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv", "--info-fd", str(info_fd)]
+    arguments += [] if filter_fd is None else ["--seccomp", str(filter_fd)]
     arguments += ["--ro-bind", "/", "/", *(bwrap.probe(binary)[0] or ()), "--dev", "/dev"]
     for node in bwrap.gpu_nodes() if spec.gpu else ():
         arguments += ["--dev-bind-try", node, node]
@@ -316,29 +319,58 @@ def _start(
     """Starts a confined command; what has no other place goes to the log. Returns the process, and the number of the
     first process in its PID namespace, if it has one."""
     spec.scratch.mkdir(parents=True, exist_ok=True)
-    argv = confined(_restrictions(spec), command)
-    read_end = write_end = -1
-    fds = list(pass_fds)
-    if spec.level is SandboxLevel.FULL:
-        facts = sandbox_facts()
-        if facts.bwrap is None or facts.level is not SandboxLevel.FULL:
-            raise SandboxError(f"The full sandbox doesn't work here: {facts.reason}", "Use --sandbox auto")
+    restrictions = _restrictions(spec)
+    if spec.level is SandboxLevel.REDUCED:
+        return _popen(confined(restrictions, command), cwd, log, environment, stdin, stdout, pass_fds), None
+    facts = sandbox_facts()
+    if facts.bwrap is None or facts.level is not SandboxLevel.FULL:
+        raise SandboxError(f"The full sandbox doesn't work here: {facts.reason}", "Use --sandbox auto")
+    with contextlib.ExitStack() as held:
+        filter_fd = held.enter_context(_filter(spec))
+        # Bubblewrap's own first process has the filter too, since the command may write into its memory.
+        restrictions["seccomp"] = spec.filter_syscalls and filter_fd is None
         read_end, write_end = os.pipe()
-        argv = _bubblewrapped(facts.bwrap, spec, argv, cwd, environment, write_end)
-        fds.append(write_end)
+        argv = _bubblewrapped(
+            facts.bwrap, spec, confined(restrictions, command), cwd, environment, write_end, filter_fd
+        )
+        fds = [*pass_fds, write_end, *([] if filter_fd is None else [filter_fd])]
+        try:
+            process = _popen(argv, cwd, log, environment, stdin, stdout, fds)
+        except SandboxError:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+    return process, _read_init_pid(read_end)
+
+
+@contextlib.contextmanager
+def _filter(spec: SandboxSpec) -> Iterator[int | None]:
+    """Yields a descriptor of the system-call filter's code for bubblewrap, None without a filter."""
+    code = build_filter(os.uname().machine, network=spec.network) if spec.filter_syscalls else None
+    if code is None:
+        yield None
+        return
+    handle = os.memfd_create("filter")
+    try:
+        os.write(handle, code)
+        os.lseek(handle, 0, os.SEEK_SET)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _popen(
+    argv: list[str], cwd: Path, log: Path, environment: dict[str, str], stdin: int, stdout: int | None,
+    pass_fds: Sequence[int],
+) -> subprocess.Popen[bytes]:  # fmt: skip
     try:
         with log.open("ab") as stream:
-            process = popen(
+            return popen(
                 argv, stdin=stdin, stdout=stream if stdout is None else stdout, stderr=stream, env=environment,
-                cwd=str(cwd), pass_fds=tuple(fds), start_new_session=True,
+                cwd=str(cwd), pass_fds=tuple(pass_fds), start_new_session=True,
             )  # fmt: skip
     except OSError as error:
-        if read_end >= 0:
-            os.close(read_end)
         raise SandboxError(
             f"Can't start a sandboxed process: {error.strerror}", "Check memory and process limits"
         ) from None
-    finally:
-        if write_end >= 0:
-            os.close(write_end)
-    return process, _read_init_pid(read_end) if read_end >= 0 else None
