@@ -1,6 +1,7 @@
 """Takes one candidate through the phases guard, build, verify and profile, and records the result."""
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 #: attempts of a timing that foreign work voided, each in a fresh worker.
 ATTEMPTS = 3
+#: the place that nvcc and g++ name before an error.
+_PLACE = re.compile(r"\(\d+\): (?:\w+ )?error|:\d+:(?:\d+:)? (?:\w+ )?error")
 #: rules of a timing that undetected foreign load may break once.
 _BY_CLOCK = ("clock", "work", "uneven")
 
@@ -313,6 +316,8 @@ class Case:
 
 
 def _first_error(log: str) -> str:
-    """Returns the first line of a compiler's log that names an error."""
+    """Returns the first line of a compiler's log that names an error, one with a place before one without."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")[:500]
+    named = [line for line in lines if "error" in line.lower()]  # foreign text: the compiler's
+    placed = [line for line in named if _PLACE.search(line)]
+    return next(iter([*placed, *named, *lines[-1:]]), "no output")[:500]

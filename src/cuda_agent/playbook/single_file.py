@@ -33,7 +33,7 @@ _OWN = frozenset({"stream", LAUNCHER})
 
 
 @dataclass(frozen=True)
-class Argument:
+class LauncherArgument:
     """A tensor as a parameter of the launcher. `value` is its name in the graph, `type` in C."""
 
     name: str
@@ -60,7 +60,7 @@ class SingleFile:
 
     graph: Graph
     device: Device
-    arguments: tuple[Argument, ...]
+    arguments: tuple[LauncherArgument, ...]
 
     @classmethod
     def of(cls, graph: Graph, device: Device) -> Self:
@@ -111,18 +111,18 @@ class SingleFile:
         return emit.files(graph, [stage], inputs, self.device)
 
 
-def _arguments(graph: Graph, device: Device) -> Iterator[Argument]:
+def _arguments(graph: Graph, device: Device) -> Iterator[LauncherArgument]:
     types = _TYPES | _HALF[device]
     taken: set[str] = set(_OWN)
 
-    def argument(name: str, value: str, meta: TensorMeta, is_result: bool) -> Argument:
+    def argument(name: str, value: str, meta: TensorMeta, is_result: bool) -> LauncherArgument:
         if meta.dtype not in types:
             raise NotCovered(f"{name} has the type {meta.dtype}, which kernels don't take", "Use another form")
         name = cpp_name(name.replace(".", "_"))
         while name in taken:
             name += "_"
         taken.add(name)
-        return Argument(name, types[meta.dtype], meta, value, is_result)
+        return LauncherArgument(name, types[meta.dtype], meta, value, is_result)
 
     # What `forward` gets comes first, then weights, then results.
     for item in sorted(graph.inputs, key=lambda item: item.kind is not ValueKind.INPUT):
@@ -140,6 +140,8 @@ def _arguments(graph: Graph, device: Device) -> Iterator[Argument]:
 
 def _plain_name(graph: Graph, item: GraphInput) -> str:
     """Returns the name that a task's author would know a value by."""
-    if item.kind is ValueKind.INPUT and item.position is not None and item.position < len(graph.forward_parameters):
-        return graph.forward_parameters[item.position]
-    return item.target or item.name
+    if item.kind is not ValueKind.INPUT:
+        return item.target or item.name
+    if item.position is None or item.position >= len(graph.forward_parameters):
+        raise NotCovered(f"Input {item.name} is nested", "Pass tensors as plain arguments of forward")
+    return graph.forward_parameters[item.position]

@@ -87,8 +87,12 @@ class ShortDialogue:
     def _as_written(self, reason: str) -> str:
         """Returns a compiler's message with line numbers of the model's own text."""
         above = self._form.opening.count("\n")
-        place = re.compile(rf"(?:\S*/)?{re.escape(Path(self._form.path).name)}([(:])(\d+)")
-        return place.sub(lambda found: f"line {max(1, int(found[2]) - above)}{found[1]}", reason)
+        place = re.compile(rf"(?:\S*/)?{re.escape(Path(self._form.path).name)}(?:\((\d+)\)|:(\d+))")
+
+        def line(found: re.Match[str]) -> str:
+            return f"line {max(1, int(found[1] or found[2]) - above)}"
+
+        return place.sub(line, reason)  # foreign text: the compiler's
 
 
 class ShortPolicy:
