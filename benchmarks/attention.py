@@ -2,14 +2,19 @@
 
     python3 benchmarks/attention.py                       # the whole table
     python3 benchmarks/attention.py --only decode causal  # rows whose name has one of these words
+    python3 benchmarks/attention.py --before --out runs/before [--seconds 300] [-- options of bench]
 
 Every setting of the playbook's kernel and every backend of `scaled_dot_product_attention` that takes the case is timed
 in interleaved rounds on the same tensors. A row shows the median of the fastest setting and backend in µs, and their
 ratio; the setting's result is compared with float64 first. Raw samples are in the file that `--out` names.
+
+`--before` judges attention with a rotary embedding or a norm of queries and keys before it, as tasks of a suite in
+slices (see blocks.py).
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import functools
 import statistics
@@ -22,6 +27,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from blocks import Block
+from blocks import measure as judge_blocks
 from common import ROOT, arguments, failed, run, save, table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -86,6 +93,65 @@ CASES = (
     Case("decode 1 on 8192, heads of 256", 4, 8, 4, 1, 8192, 256),
     Case("decode 1 on 4096, mask added", 32, 32, 8, 1, 4096, 128, mask="added"),
 )
+
+
+#: name -> batch, heads, shared heads, rows, cached keys, width, and whether there is a norm, a rotation, a causal mask.
+BEFORE = {
+    "rotary-causal-1024": (4, 32, 8, 1024, 0, 128, False, True, True),
+    "rotary-causal-4096": (1, 32, 8, 4096, 0, 128, False, True, True),
+    "rotary-encoder-512": (16, 16, 16, 512, 0, 64, False, True, False),
+    "norm-encoder-729": (8, 16, 16, 729, 0, 72, True, False, False),
+    "norm-rotary-causal-1024": (4, 32, 8, 1024, 0, 128, True, True, True),
+    "norm-rotary-causal-2048": (2, 8, 4, 2048, 0, 256, True, True, True),
+    "rotary-decode-4096": (32, 32, 8, 1, 4095, 128, False, True, False),
+    "norm-rotary-decode-1024": (32, 32, 8, 1, 1023, 128, True, True, False),
+}
+_TASK = """import torch
+import torch.nn.functional as F
+
+B, H, S, T, CACHED, D = {sizes}
+NORM, ROTARY, CAUSAL = {flags}
+
+
+def rotated(x, cos, sin):
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat([-high, low], -1) * sin
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_norm, self.k_norm = (torch.nn.RMSNorm(D, eps=1e-6, dtype=torch.bfloat16) for _ in range(2))
+
+    def forward(self, q, k, v, cos, sin, keys, values):
+        q, k, v = (x.view(B, T, -1, D) for x in (q, k, v))
+        q, k = (self.q_norm(q), self.k_norm(k)) if NORM else (q, k)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        q, k = (rotated(q, cos, sin), rotated(k, cos, sin)) if ROTARY else (q, k)
+        k, v = (torch.cat([keys, k], 2), torch.cat([values, v], 2)) if CACHED else (k, v)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=CAUSAL, enable_gqa=H != S)
+        return out.transpose(1, 2).reshape(B, T, H * D)
+
+
+def get_inputs():
+    angle = torch.randn(T, D)
+    drawn = [torch.randn(B, T, H * D), torch.randn(B, T, S * D), torch.randn(B, T, S * D), angle.cos(), angle.sin()]
+    drawn += [torch.randn(B, S, max(CACHED, 1), D) for _ in range(2)]
+    return [x.bfloat16() for x in drawn]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def before() -> list[Block]:
+    """Returns the tasks with something before the attention."""
+    return [
+        Block(name, "attention", "bfloat16", _TASK.format(sizes=sizes, flags=flags))
+        for name, (*sizes, norm, rotary, causal) in BEFORE.items()
+        for flags in [(norm, rotary, causal)]
+    ]
 
 
 class Tensors:
@@ -229,9 +295,17 @@ def row(found: dict[str, Any]) -> list[str]:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="rows whose name has one of these words")
-    options = parser.parse_args()
+    parser.add_argument("--before", action="store_true", help="judge attention with something before it")
+    parser.add_argument("--seconds", type=int, default=300, help="with --before: of a slice")
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options = parser.parse_args(sys.argv[1:at])
     if not torch.cuda.is_available():
         failed("there is no GPU")
+    if options.before:
+        out = options.out or ROOT / "runs" / "before"
+        return judge_blocks(
+            before(), argparse.Namespace(**vars(options) | {"out": out, "small": False}), sys.argv[at + 1 :]
+        )
     cases = [case for case in CASES if not options.only or any(word in case.name for word in options.only)]
     found = []
     with tempfile.TemporaryDirectory() as folder:

@@ -70,14 +70,20 @@ def _is_one_tensor(node: Node) -> bool:
 
 def _returned(state: State, graph: Graph) -> tuple[str, ...]:
     """Returns the values that `forward` returns, in the layout of the graph's outputs. A returned input gets a copy,
-    and so does a value that is in memory with another layout."""
+    and so does a value that is in memory with another layout. A result of a step under another shape is that result."""
     given = {item.name for item in graph.inputs}
     names: list[str] = []
-    layouts: dict[str, tuple[int, ...]] = {}
+    #: None: under another shape.
+    layouts: dict[str, tuple[int, ...] | None] = {}
     for name in graph.outputs:
         resolved, meta = state.builder.resolve(name), state.meta(name)
         value = state.builder.values[resolved]
         wanted = kernel.layout(value, meta.strides)
+        whole = None if state.in_memory(resolved) else state.whole_result(resolved, wanted, names)
+        if whole is not None:
+            names.append(whole)
+            layouts[whole] = None
+            continue
         differs = layouts.get(resolved, wanted) != wanted or not state.allows(resolved, wanted)
         if resolved in given or differs:
             resolved = state.builder.pointwise(

@@ -5,6 +5,7 @@ that must be in memory and also stores the others that it computes anyway. A red
 frame (`Conflict`) is put into memory by a kernel before it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -50,6 +51,25 @@ class State(PlanState):
     def set_layout(self, resolved: str, meta: TensorMeta) -> None:
         """Sets the layout that a value will have in memory."""
         self._metas[resolved] = meta
+
+    def whole_result(self, resolved: str, strides: tuple[int, ...], taken: Sequence[str]) -> str | None:
+        """Returns the step's result that holds exactly this value with these strides, None where there is none beside
+        those taken. The result gets the value's shape."""
+        view, value = self.strided(resolved), self.builder.values[resolved]
+        if view is None or view.offset or view.buffer in taken:
+            return None
+        if not ir.same_strides(value.shape, view.strides, strides):
+            return None
+        for at, step in enumerate(self.steps):
+            for buffer in step.outputs:
+                if buffer.name == view.buffer and buffer.meta.dtype == value.dtype:
+                    if math.prod(buffer.meta.shape) != math.prod(value.shape):
+                        return None
+                    meta = TensorMeta(shape=value.shape, dtype=value.dtype, strides=strides)
+                    others = [Buffer(buffer.name, meta) if one is buffer else one for one in step.outputs]
+                    self.steps[at] = replace(step, outputs=tuple(others))
+                    return buffer.name
+        return None
 
     def require(self, names: Sequence[str]) -> None:
         """Puts these values into memory with as few kernels as possible. Raises Conflict when one can't be computed,

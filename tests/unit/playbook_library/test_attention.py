@@ -159,6 +159,26 @@ def test_a_cache_is_read_where_it_lies() -> None:
     assert "kernels/attention_bfloat16_64.cu" in wide.files, "many rows: the library's engines"
 
 
+def test_a_result_under_another_shape_is_no_copy() -> None:
+    class Reshaped(nn.Module):
+        def __init__(self, order: tuple[int, ...]) -> None:
+            super().__init__()
+            self.order = order
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            out = F.scaled_dot_product_attention(q, k, v)
+            forms = (out, out.reshape(2, 4 * 24, 64), out.reshape(8 * 24, 64))
+            return tuple(forms[one] for one in self.order)
+
+    inputs = [torch.randn(2, 4, length, 64, dtype=torch.bfloat16) for length in (24, 40, 40)]
+    for order, copies in (((1,), 0), ((0, 1), 1), ((1, 0), 1), ((1, 2), 1), ((2, 1, 0), 1)):
+        found, _ = half_plan(Reshaped(order), inputs)
+        assert [kernel.skill for kernel in found.plan.kernels] == ["attention"] + ["pointwise"] * copies, order
+        binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
+        shape = ("{2, 4, 24, 64}", "{2, 96, 64}", "{192, 64}")[order[0]]
+        assert f"scaled_dot_product_attention = torch::empty({shape}" in binding
+
+
 class Shared(nn.Module):
     """Query heads that share keys and values: by the operator's flag, or repeated as model libraries do."""
 
