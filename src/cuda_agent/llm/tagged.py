@@ -1,7 +1,8 @@
 """Tool calls as tagged text (`<tool_call>{"name": …, "arguments": {…}}</tool_call>`), for models without native calls.
 
 A block is one JSON object with exactly these two keys. Any other block becomes a call with a problem, which the model
-is told: a guess could run something that the model didn't ask for.
+is told: a guess could run something that the model didn't ask for. Where a model writes no tags, a fenced block of
+exactly this form counts as a call too.
 """
 
 import json
@@ -15,6 +16,7 @@ from cuda_agent.llm.stream import well_formed
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _BLOCK = re.compile(re.escape(_OPEN) + r"(.*?)" + re.escape(_CLOSE), re.DOTALL)
+_FENCE = re.compile(r"^```(?:json|tool_call|tool)?[ \t]*\n(\{.*?\})\s*^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _SHOWN = 200
 
 
@@ -27,6 +29,13 @@ def describe(tools: Sequence[dict[str, Any]]) -> str:
 def parse(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
     """Returns the text outside the blocks, and the calls in them."""
     calls = [_call(found.group(1)) for found in _BLOCK.finditer(text)]
+    if not calls and _OPEN not in text:
+        fenced = [(found.group(0), _call(found.group(1))) for found in _FENCE.finditer(text)]
+        right = [(block, call) for block, call in fenced if not call.problem]
+        if right:
+            for block, _ in right:
+                text = text.replace(block, "", 1)
+            return text.strip(), tuple(call for _, call in right)
     rest = _BLOCK.sub("", text)
     if _OPEN in rest:
         rest, _, body = rest.partition(_OPEN)

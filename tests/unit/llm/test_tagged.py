@@ -40,3 +40,17 @@ def test_what_is_not_exactly_a_call_has_a_problem(block: str, name: str, says: s
 def test_the_description_names_every_tool() -> None:
     text = describe([{"type": "function", "function": {"name": "Read", "parameters": {}}}])
     assert '"name": "Read"' in text and '"name": "Read", "arguments"' in parse.__module__ + text
+
+
+def test_calls_in_code_fences() -> None:
+    call = '{"name": "Write", "arguments": {"path": "a.cu", "content": "int x = {0};\\\\n```\\\\n"}}'
+    text, calls = parse(
+        f'I write it.\n```json\n{call}\n```\nThen:\n```\n{{\n "name": "Profile",\n "arguments": {{}}\n}}\n```\n'
+    )
+    assert [one.name for one in calls] == ["Write", "Profile"] and not any(one.problem for one in calls)
+    assert text.split() == ["I", "write", "it.", "Then:"]
+    for other in ('```json\n{"name": "Read"}\n```', "```cpp\nint main() {}\n```", f"    {call}", "```\n{}\n```"):
+        assert parse(other) == (other.strip(), ())
+    # Tags come before fences.
+    tagged, calls = parse(f"```json\n{call}\n```\n{write_call('Read', {'path': 'model.py'})}")
+    assert [one.name for one in calls] == ["Read"] and "Write" in tagged
