@@ -11,7 +11,7 @@ import torch
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
+from cuda_agent.core.records import Candidate, OutputErrors, Task, TrialReport, VerifyReport
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.profile.clocks import read_clocks
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
@@ -153,7 +153,8 @@ class Bench:
 
     def time(self, source: str) -> Profiled:
         process = CandidateProcess(self.workers.candidate(), self.reference, timeout_s=120)
-        trial = TrialReport(kind="fresh", passed=True, max_abs_error=1e-3, candidate_error=2e-4, eager_error=2e-4)
+        errors = OutputErrors(candidate_error=2e-4, eager_error=2e-4, max_abs_error=1e-3)
+        trial = TrialReport(kind="fresh", passed=True, outputs=(errors,) * len(self.reference.spec.outputs))
         try:
             process.load(Candidate(files={"model_new.py": source}), None)
             process.release()

@@ -24,7 +24,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Task
 from cuda_agent.judge import JudgeSession, profile_candidate
-from cuda_agent.core.records import TrialReport, VerifyReport
+from cuda_agent.core.records import OutputErrors, TrialReport, VerifyReport
 from cuda_agent.release.gate import SpeedGate
 
 SOURCE = '''
@@ -39,7 +39,12 @@ def get_init_inputs():
 '''
 CANDIDATE = Candidate(files={"model_new.py": SOURCE.replace("class Model(", "class ModelNew(")})
 VERIFIED = VerifyReport(
-    passed=True, trials=(TrialReport(kind="fresh", passed=True, candidate_error=1e-7, eager_error=1e-7),)
+    passed=True,
+    trials=(
+        TrialReport(
+            kind="fresh", passed=True, outputs=(OutputErrors(candidate_error=1e-7, eager_error=1e-7),)
+        ),
+    ),
 )
 options = JudgeOptions(device=Device.CPU, timing_budget_s=1.0, seed=1)
 package = Path(cuda_agent.__file__).parents[1]

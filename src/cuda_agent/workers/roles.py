@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 #: a worker's program. Its main turns the garbage collector on when torch is imported; see `inside.imports`.
-_PROGRAM = "import gc; gc.disable(); from cuda_agent.workers.inside.main import main; main()"
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_PROGRAM = (
+    "import gc, sys; gc.disable(); own = sys.argv.pop(); own in sys.path or sys.path.insert(0, own); "
+    "from cuda_agent.workers.inside.main import main; main()"
+)
 
 
 class Role(NamedTuple):
@@ -25,4 +30,4 @@ CANDIDATE = Role("candidate", "cuda_agent.workers.inside.candidate")
 
 def worker_command(module: str, descriptor: int) -> list[str]:
     """Returns the command of a worker in a process of its own. -P: nothing is imported from the working directory."""
-    return [sys.executable, "-P", "-c", _PROGRAM, module, str(descriptor)]
+    return [sys.executable, "-P", "-c", _PROGRAM, module, str(descriptor), _PACKAGES]

@@ -22,7 +22,12 @@ from typing import Any
 from cuda_agent.core.errors import SandboxError
 
 _SEND_TIMEOUT_S = 30.0
-_PROGRAM = "import gc; gc.disable(); from cuda_agent.workspace.forked import main; main()"
+#: The programs are of the judge's own package, wherever that was imported from.
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_PROGRAM = (
+    "import gc, sys; gc.disable(); own = sys.argv.pop(); own in sys.path or sys.path.insert(0, own); "
+    "from cuda_agent.workspace.forked import main; main()"
+)
 _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
@@ -77,8 +82,9 @@ class ForkServer:
             options = {"fixed_addresses": True, "small_pages": self._small_pages}
             number = str(theirs.fileno())
             with theirs:
+                words = [number, str(os.getpid()), self._module, _PACKAGES]
                 self._process = popen(
-                    confined(options, [sys.executable, "-P", "-c", _PROGRAM, number, str(os.getpid()), self._module]),
+                    confined(options, [sys.executable, "-P", "-c", _PROGRAM, *words]),
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
                     env=self._environment, pass_fds=(theirs.fileno(),), start_new_session=True,
                 )  # fmt: skip
