@@ -157,7 +157,10 @@ def main() -> None:
         sys.stdout.write(f"{phase} {text}\n")
         sys.stdout.flush()
 
-    changes: dict[str, Any] = {"device": "cuda"} if sys.argv[2:] == ["cuda"] else {}
+    changes: dict[str, Any] = {}
+    if sys.argv[2:] == ["cuda"]:
+        model = {"context_tokens": 64, "prompt_tokens": 16, "sample_precision": "float32"}
+        changes = {"device": "cuda", "model": model}
     if sys.argv[2:] == ["ray"]:
         ray = {"gpus_per_node": 1, "rollout": "transformers", "agent_workers": 1}
         stage = {"steps": 2, "critic_only_steps": 1, "whiten": True, **STEP}

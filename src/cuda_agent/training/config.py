@@ -24,8 +24,8 @@ class ModelOptions(Configuration):
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
     #: of the forward and backward pass. The optimiser's weights are float32.
     train_precision: Precision = "float32"
-    #: of the copy that samples.
-    sample_precision: Precision = "float32"
+    #: of the copy that samples. None: bfloat16 on a GPU, but float32 for a pocket policy and on a CPU.
+    sample_precision: Precision | None = None
     gradient_checkpointing: bool = False
     #: rank of low-rank adapters. 0: all weights are trained.
     lora_rank: int = Field(default=0, ge=0)
