@@ -104,8 +104,8 @@ def test_a_chat_is_continued_as_its_template_would_write_it() -> None:
     assert "no tool" in dialogue.tokenizer.decode(dialogue.encode_answers(ParsedTurn("hm", ()), [], 1))
 
 
-def test_a_template_that_rewrites_the_past_is_refused() -> None:
-    with pytest.raises(UsageError, match="changes earlier messages"):
-        chat("{% for m in messages %}{{ loop.length }}{{ m.content }}<|im_end|>{% endfor %}")
+def test_templates_that_can_not_serve_are_refused() -> None:
+    with pytest.raises(UsageError, match="doesn't end answers with its end token"):
+        chat("{% for m in messages %}{{ m.content }}\n{% endfor %}")
     with pytest.raises(UsageError, match="no chat template"):
         chat(None)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """The plugin that verl 0.9.1 imports in each of its processes (`VERL_USE_EXTERNAL_MODULES`).
 
-It adds what verl lacks: a CPU platform with engines, a critic without flash-attention, and a process group of gloo
-alone. Importing this module has effects, unlike our other modules, because verl has no other hook.
+It adds what verl lacks: a CPU platform with engines, a critic without flash-attention and without trl, and a process
+group of gloo alone. Importing this module has effects, unlike our other modules, because verl has no other hook.
 """
 
 import os
@@ -98,7 +98,9 @@ def _cpu_engines() -> None:
 
 
 def _any_attention() -> None:
-    """Makes verl load a critic with the model's attention instead of flash-attention."""
+    """Makes verl load a critic with the model's attention instead of flash-attention. verl would look for its own
+    critic's class in trl where that is installed; today's trl has none."""
+    import verl.models.transformers.monkey_patch as monkey_patch
     import verl.utils.model as model
 
     def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
@@ -113,6 +115,7 @@ def _any_attention() -> None:
         )
 
     model.load_valuehead_model = load_valuehead_model
+    monkey_patch.is_trl_available = _gives(False)
 
 
 def install() -> None:
