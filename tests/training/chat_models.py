@@ -56,6 +56,23 @@ def tokenizer(name: str) -> Any:
     return made
 
 
+def save_model(name: str, directory: Path, **changes: Any) -> None:
+    """A Qwen2 of two small layers with a real tokenizer, and no settings of a dialogue."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    words = tokenizer(name)
+    sizes: dict[str, Any] = {
+        "vocab_size": 151_936, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
+        "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": words.eos_token_id,
+        "pad_token_id": words.pad_token_id,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(Qwen2Config(**{**sizes, **changes})).save_pretrained(directory)
+    words.save_pretrained(directory)
+
+
 @cache
 def _words() -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Vocabulary and merges from the ranks of byte strings. A token's merge is the last one of its own encoding."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import chat_models
 import pytest
+import torch
+import toy
 
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained.chat import ChatDialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
+from cuda_agent.agent.trained.dialogue import DialogueSettings
+from cuda_agent.agent.trained.sampler import load_model
 from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task, ToolResult
 from cuda_agent.llm import tagged
+from cuda_agent.training.stages.run import Training
 
 SOURCE = "import torch\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return torch.relu(x) * 2\n"
 THOUGHT = "<think>\nMaybe <tool_call>{} would do.\n</think>\n\n"
@@ -99,6 +106,63 @@ def test_templates_that_can_not_serve_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[1].content }}")
     with pytest.raises(UsageError, match="doesn't show messages of role system"):
         ChatDialogue(tokenizer)
+
+
+def test_a_model_s_folder_needs_no_settings(tmp_path: Path) -> None:
+    chat_models.save_model("qwen2_5", tmp_path)
+    settings, dialogue = load_dialogue(tmp_path)
+    assert (settings.kind, settings.turns, settings.turn_tokens, settings.context_tokens) == ("chat", 150, 512, 4096)
+    assert dialogue.stop_id == 151645 and not (tmp_path / "dialogue.json").exists()
+    longer = settings.model_copy(update={"context_tokens": 5000})
+    longer.write(tmp_path)
+    with pytest.raises(UsageError, match=r"up to 5000 tokens and .* reads 4096"):
+        load_dialogue(tmp_path)
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 4096}
+    chat_models.save_model("qwen2_5", tmp_path, rope_parameters=yarn)
+    assert load_dialogue(tmp_path)[0] == longer
+    settings.model_copy(update={"kind": "pocket"}).write(tmp_path)
+    with pytest.raises(UsageError, match=r"has no token <\|end\|>"):
+        load_dialogue(tmp_path)
+    settings.write(tmp_path)
+    chat_models.save_model("qwen2_5", tmp_path, vocab_size=1000, eos_token_id=1, pad_token_id=0)
+    with pytest.raises(UsageError, match="has 151669 tokens and its model 1000"):
+        load_dialogue(tmp_path)
+
+
+def test_training_writes_the_settings_of_its_last_stage(tmp_path: Path) -> None:
+    pytest.importorskip("verl", reason="make train-env")
+    chat_models.save_model("qwen3", tmp_path / "model")
+    step = {"steps": 1, "batch": 2, "actor_lr": 1e-3, "critic_lr": 1e-3}
+    options = toy.options(
+        **dict.fromkeys(("sample", "rft", "value")),
+        model={"path": str(tmp_path / "model")},
+        evaluate=False,
+        warmup={**step, "limits": {"context_tokens": 2048}},
+        ppo={**step, "limits": {"turns": 7, "context_tokens": 3000}},
+    )
+    Training(tmp_path / "run", options, toy.ToyDomain()).run(["base"])
+    settings = DialogueSettings.read(tmp_path / "run/base/policy")
+    assert (settings.kind, settings.turns, settings.turn_tokens, settings.context_tokens) == ("chat", 7, 512, 3000)
+    assert not (tmp_path / "model/dialogue.json").exists()
+
+
+def test_the_sampler_agrees_with_the_whole_context(tmp_path: Path) -> None:
+    """Two turns of real tokens: every number is that of a forward pass over everything, without a cache."""
+    chat_models.save_model("qwen2_5", tmp_path)
+    settings, dialogue = load_dialogue(tmp_path)
+    model = load_model(tmp_path, "cpu")
+    sampler = make_sampler(model, dialogue, settings.model_copy(update={"turn_tokens": 8}), seed=3)
+    contexts = [dialogue.prompt(BRIEF, ()), dialogue.encode(SOURCE)]
+    for turn in (1, 2):
+        found = sampler(contexts)
+        for context, one in zip(contexts, found, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([[*context, *one.token_ids]])).logits[0, len(context) - 1 : -1]
+            own = torch.tensor(one.token_ids)[:, None]
+            wanted = logits.log_softmax(-1).gather(1, own)[:, 0].tolist()
+            assert one.log_probabilities == pytest.approx(wanted, abs=1e-4)
+        answers = [dialogue.encode_answers(dialogue.parse_turn(one.token_ids, turn), [], 3) for one in found]
+        contexts = [[*c, *one.token_ids, *a] for c, one, a in zip(contexts, found, answers, strict=True)]
 
 
 def _prompts(dialogue: ChatDialogue, context: list[int]) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
-from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.config import EpisodeLimits, TrainingOptions
 from cuda_agent.training.episodes import Episode, Generate
 from cuda_agent.training.stages.stage import OpenDomain
 
@@ -134,9 +134,9 @@ class ToyDomain:
     def __init__(self, options: TrainingOptions | None = None, directory: Path | None = None) -> None: ...
 
     @contextmanager
-    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[OpenDomain]:
+    def open(self, checkpoint: Path, limits: EpisodeLimits) -> Iterator[OpenDomain]:
         tasks = [Task(name=name, source=f"# {name}") for name in ("one", "two")]
-        yield OpenDomain(ToyEnvironment(1 if single_turn else 2), tasks, turn_tokens=6, context_tokens=64)
+        yield OpenDomain(ToyEnvironment(limits.turns or 2), tasks, turn_tokens=6, context_tokens=64)
 
     def in_cluster(self) -> ToyDomain:
         return self

@@ -1,8 +1,6 @@
 """The reports of the judge's phases and the evaluation of a candidate. `core.records` exports them."""
 
-from typing import Self
-
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 

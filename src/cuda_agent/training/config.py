@@ -30,7 +30,8 @@ class ModelOptions(Configuration):
     #: rank of low-rank adapters. 0: all weights are trained.
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int = Field(default=32, ge=1)
-    #: most tokens of a prompt and of a whole episode. The launcher `ray` needs both before it plays.
+    #: most tokens of a prompt, and of a whole episode where the stage's limits don't say it. The launcher `ray` needs
+    #: both before it plays.
     prompt_tokens: int = Field(default=1024, ge=16)
     context_tokens: int = Field(default=2048, ge=64)
 
@@ -40,6 +41,21 @@ class Mismatch(Configuration):
     importance ratio uses the sampler's probability instead of the trainer's, so that the two precisions differ."""
 
     below: float = Field(gt=0, le=1)
+
+
+class EpisodeLimits(Configuration):
+    """Limits of a stage's episodes. None: as in the policy's dialogue.json."""
+
+    #: turns of the policy. One: everything is said in one answer.
+    turns: int | None = Field(default=None, ge=1)
+    #: tokens of one turn. In an episode of one turn, None allows the tokens of all turns of dialogue.json together.
+    turn_tokens: int | None = Field(default=None, ge=4)
+    #: tokens of the prompt and everything after it.
+    context_tokens: int | None = Field(default=None, ge=64)
+
+    def single(self) -> "EpisodeLimits":
+        """Returns the limits for one turn."""
+        return self.model_copy(update={"turns": 1})
 
 
 class Learning(Configuration):
@@ -57,6 +73,7 @@ class PpoOptions(Learning):
     """Proximal policy optimisation with a critic. A step plays `batch` episodes."""
 
     steps: int = Field(ge=1)
+    limits: EpisodeLimits = EpisodeLimits()
     #: episodes of one update. None: the whole batch.
     mini_batch: int | None = Field(default=None, ge=1)
     epochs: int = Field(default=1, ge=1)
@@ -96,6 +113,7 @@ class SampleOptions(Configuration):
     """Episodes that the warmed-up policy plays for rejection fine-tuning and value pretraining."""
 
     episodes_per_task: int = Field(ge=1)
+    limits: EpisodeLimits = EpisodeLimits()
     #: episodes played together.
     batch: int = Field(default=64, ge=1)
 
@@ -194,6 +212,8 @@ class TrainingOptions(Configuration):
     def _fits(self) -> Self:
         if (self.rft is not None or self.value is not None) and self.sample is None:
             raise ValueError("rft and value learn from the episodes of `sample`: give its options")
+        if self.warmup is not None and self.warmup.limits.turns not in (None, 1):
+            raise ValueError("warmup.limits.turns: the warm-up plays single turns; leave it out")
         if self.launcher == "ray":
             for name, stage in (("warmup", self.warmup), ("ppo", self.ppo)):
                 if stage is not None and not stage.whiten:
