@@ -32,7 +32,7 @@ def options(**changes: Any) -> TrainingOptions:
         "model": {"context_tokens": 64, "prompt_tokens": 16},
         "warmup": {"steps": 1, **STEP},
         "sample": {"episodes_per_task": 4, "batch": 8},
-        "rft": {"batch": 4, "lr": 1e-3, "max_invalid_calls": 9, "micro_batch_tokens": 512},
+        "rft": {"batch": 4, "lr": 1e-3, "micro_batch_tokens": 512},
         "value": {"passes": 2, "batch": 8, "lr": 1e-3, "micro_batch_tokens": 512},
         "ppo": {"steps": 3, "critic_only_steps": 1, **STEP},
         "protect": {"explained_variance": None},

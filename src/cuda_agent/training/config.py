@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,12 @@ _PRESETS = Path(__file__).parent / "presets"
 Precision = Literal["float32", "bfloat16", "float16"]
 #: how token losses are averaged: over all tokens of a batch, or first within each episode.
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+#: what can be wrong with a call, see `FaultRates`.
+Fault = Literal[
+    "unreadable", "unknown_tool", "wrong_arguments", "no_call",
+    "repeated_reading", "repeated_judging", "repeated_other",
+]  # fmt: skip
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ModelOptions(Configuration):
@@ -118,6 +124,21 @@ class SampleOptions(Configuration):
     batch: int = Field(default=64, ge=1)
 
 
+class FaultRates(Configuration):
+    """The most faults of each kind in a kept episode, as a share of its calls. A share above 0 allows one fault in any
+    case."""
+
+    unknown_tool: Share = 0.0
+    unreadable: Share = 0.1
+    wrong_arguments: Share = 0.2
+    #: turns without a call.
+    no_call: Share = 0.1
+    #: calls that were made before with the same candidate: of tools that read files, that judge, and others.
+    repeated_reading: Share = 0.3
+    repeated_judging: Share = 0.1
+    repeated_other: Share = 0.2
+
+
 class RftOptions(Learning):
     """Rejection fine-tuning: maximises the log-likelihood of the policy's tokens in the kept episodes."""
 
@@ -125,9 +146,7 @@ class RftOptions(Learning):
     lr: float = Field(gt=0)
     #: an episode is kept only with a reward above this.
     reward_above: float = 0.0
-    #: most calls in a kept episode that repeat an earlier call with nothing changed in between.
-    max_repeated_calls: int = Field(default=0, ge=0)
-    max_invalid_calls: int = Field(default=0, ge=0)
+    fault_rates: FaultRates = FaultRates()
     keep_truncated: bool = True
 
 

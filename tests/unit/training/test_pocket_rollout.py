@@ -94,6 +94,7 @@ def test_mistakes_are_counted(judges: Judges) -> None:
     )  # fmt: skip
     # Nothing to profile, and an edit of a file that was not read; a tool that isn't there, and a turn without a call.
     assert (episode.tool_errors, episode.invalid_calls, episode.repeated_calls) == (2, 2, 1)
+    assert episode.faults == {"unknown_tool": 1, "no_call": 1, "repeated_judging": 1}
     assert episode.truncated and episode.best_us == 100.0
 
 
