@@ -33,7 +33,7 @@ class ModelOptions(Configuration):
     #: of the copy that samples. None: bfloat16 on a GPU, but float32 for a pocket policy and on a CPU.
     sample_precision: Precision | None = None
     gradient_checkpointing: bool = False
-    #: rank of low-rank adapters. 0: all weights are trained.
+    #: rank of the low-rank adapters of actor and critic. 0: all weights are trained.
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int = Field(default=32, ge=1)
     #: most tokens of a prompt, and of a whole episode where the stage's limits don't say it. The launcher `ray` needs
@@ -234,6 +234,8 @@ class TrainingOptions(Configuration):
         if self.warmup is not None and self.warmup.limits.turns not in (None, 1):
             raise ValueError("warmup.limits.turns: the warm-up plays single turns; leave it out")
         if self.launcher == "ray":
+            if self.ray.backend == "megatron" and self.model.lora_rank:
+                raise ValueError("model.lora_rank: adapters need ray.backend fsdp2")
             for name, stage in (("warmup", self.warmup), ("ppo", self.ppo)):
                 if stage is not None and not stage.whiten:
                     raise ValueError(f"{name}.whiten: verl's own trainer always whitens advantages; use `embedded`")

@@ -62,6 +62,10 @@ def test_limits_differ_by_stage() -> None:
         ({"name": "x", "ppo": {**STAGE, "mini_batch": 3}}, "mini_batch must divide batch"),
         ({"name": "x", "rft": {"batch": 1, "lr": 1e-4}}, "learn from the episodes of `sample`"),
         ({"name": "x", "launcher": "ray", "ppo": STAGE}, "always whitens"),
+        (
+            {"name": "x", "launcher": "ray", "ray": {"backend": "megatron"}, "model": {"lora_rank": 4}},
+            "adapters need ray.backend fsdp2",
+        ),
         ({"name": "x", "warmup": {**STAGE, "limits": {"turns": 2}}}, "the warm-up plays single turns"),
     ],
 )
