@@ -104,7 +104,7 @@ def test_a_checkpoint_is_a_policy(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_checkpoint_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no trained policy: it has no dialogue"):
+    with pytest.raises(UsageError, match=r"is no policy: it has no config\.json"):
         optimize(HELD_OUT, out=tmp_path / "run", device="cpu", policy=str(tmp_path), turns=2)
     with pytest.raises(UsageError, match="No policy 'nowhere'"):
         optimize(HELD_OUT, out=tmp_path / "run2", device="cpu", policy="nowhere", turns=2)

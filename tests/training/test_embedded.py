@@ -17,6 +17,7 @@ pytest.importorskip("verl", reason="make train-env")
 import toy
 
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.training.config import EpisodeLimits
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import open_actor
@@ -133,7 +134,7 @@ def test_fine_tuning_learns_the_very_tokens(tmp_path: Path) -> None:
     options = toy.options()
     assert options.rft is not None
     policy = PolicyCopy(tmp_path / "model", options.model, device="cpu")
-    with toy.ToyDomain().open(tmp_path, single_turn=False) as opened:
+    with toy.ToyDomain().open(tmp_path, EpisodeLimits()) as opened:
         generate = policy.generate(turn_tokens=6, context_tokens=64, seed=0)
         episodes = opened.environment.play(opened.tasks, generate, seed=0)
     actor = open_actor(options.model, str(tmp_path / "model"), options.rft, seed=0)

@@ -16,7 +16,7 @@ from typing import Any
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
-from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.config import EpisodeLimits, TrainingOptions
 from cuda_agent.training.episodes import Episode, Generate
 from cuda_agent.training.stages.stage import OpenDomain
 
@@ -32,7 +32,7 @@ def options(**changes: Any) -> TrainingOptions:
         "model": {"context_tokens": 64, "prompt_tokens": 16},
         "warmup": {"steps": 1, **STEP},
         "sample": {"episodes_per_task": 4, "batch": 8},
-        "rft": {"batch": 4, "lr": 1e-3, "max_invalid_calls": 9, "micro_batch_tokens": 512},
+        "rft": {"batch": 4, "lr": 1e-3, "micro_batch_tokens": 512},
         "value": {"passes": 2, "batch": 8, "lr": 1e-3, "micro_batch_tokens": 512},
         "ppo": {"steps": 3, "critic_only_steps": 1, **STEP},
         "protect": {"explained_variance": None},
@@ -134,9 +134,9 @@ class ToyDomain:
     def __init__(self, options: TrainingOptions | None = None, directory: Path | None = None) -> None: ...
 
     @contextmanager
-    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[OpenDomain]:
+    def open(self, checkpoint: Path, limits: EpisodeLimits) -> Iterator[OpenDomain]:
         tasks = [Task(name=name, source=f"# {name}") for name in ("one", "two")]
-        yield OpenDomain(ToyEnvironment(1 if single_turn else 2), tasks, turn_tokens=6, context_tokens=64)
+        yield OpenDomain(ToyEnvironment(limits.turns or 2), tasks, turn_tokens=6, context_tokens=64)
 
     def in_cluster(self) -> ToyDomain:
         return self
@@ -157,7 +157,10 @@ def main() -> None:
         sys.stdout.write(f"{phase} {text}\n")
         sys.stdout.flush()
 
-    changes: dict[str, Any] = {"device": "cuda"} if sys.argv[2:] == ["cuda"] else {}
+    changes: dict[str, Any] = {}
+    if sys.argv[2:] == ["cuda"]:
+        model = {"context_tokens": 64, "prompt_tokens": 16, "sample_precision": "float32"}
+        changes = {"device": "cuda", "model": model}
     if sys.argv[2:] == ["ray"]:
         ray = {"gpus_per_node": 1, "rollout": "transformers", "agent_workers": 1}
         stage = {"steps": 2, "critic_only_steps": 1, "whiten": True, **STEP}

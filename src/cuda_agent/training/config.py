@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,12 @@ _PRESETS = Path(__file__).parent / "presets"
 Precision = Literal["float32", "bfloat16", "float16"]
 #: how token losses are averaged: over all tokens of a batch, or first within each episode.
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+#: what can be wrong with a call, see `FaultRates`.
+Fault = Literal[
+    "unreadable", "unknown_tool", "wrong_arguments", "no_call",
+    "repeated_reading", "repeated_judging", "repeated_other",
+]  # fmt: skip
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ModelOptions(Configuration):
@@ -24,13 +30,14 @@ class ModelOptions(Configuration):
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
     #: of the forward and backward pass. The optimiser's weights are float32.
     train_precision: Precision = "float32"
-    #: of the copy that samples.
-    sample_precision: Precision = "float32"
+    #: of the copy that samples. None: bfloat16 on a GPU, but float32 for a pocket policy and on a CPU.
+    sample_precision: Precision | None = None
     gradient_checkpointing: bool = False
-    #: rank of low-rank adapters. 0: all weights are trained.
+    #: rank of the low-rank adapters of actor and critic. 0: all weights are trained.
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int = Field(default=32, ge=1)
-    #: most tokens of a prompt and of a whole episode. The launcher `ray` needs both before it plays.
+    #: most tokens of a prompt, and of a whole episode where the stage's limits don't say it. The launcher `ray` needs
+    #: both before it plays.
     prompt_tokens: int = Field(default=1024, ge=16)
     context_tokens: int = Field(default=2048, ge=64)
 
@@ -40,6 +47,21 @@ class Mismatch(Configuration):
     importance ratio uses the sampler's probability instead of the trainer's, so that the two precisions differ."""
 
     below: float = Field(gt=0, le=1)
+
+
+class EpisodeLimits(Configuration):
+    """Limits of a stage's episodes. None: as in the policy's dialogue.json."""
+
+    #: turns of the policy. One: everything is said in one answer.
+    turns: int | None = Field(default=None, ge=1)
+    #: tokens of one turn. In an episode of one turn, None allows the tokens of all turns of dialogue.json together.
+    turn_tokens: int | None = Field(default=None, ge=4)
+    #: tokens of the prompt and everything after it.
+    context_tokens: int | None = Field(default=None, ge=64)
+
+    def single(self) -> "EpisodeLimits":
+        """Returns the limits for one turn."""
+        return self.model_copy(update={"turns": 1})
 
 
 class Learning(Configuration):
@@ -57,6 +79,7 @@ class PpoOptions(Learning):
     """Proximal policy optimisation with a critic. A step plays `batch` episodes."""
 
     steps: int = Field(ge=1)
+    limits: EpisodeLimits = EpisodeLimits()
     #: episodes of one update. None: the whole batch.
     mini_batch: int | None = Field(default=None, ge=1)
     epochs: int = Field(default=1, ge=1)
@@ -96,8 +119,24 @@ class SampleOptions(Configuration):
     """Episodes that the warmed-up policy plays for rejection fine-tuning and value pretraining."""
 
     episodes_per_task: int = Field(ge=1)
+    limits: EpisodeLimits = EpisodeLimits()
     #: episodes played together.
     batch: int = Field(default=64, ge=1)
+
+
+class FaultRates(Configuration):
+    """The most faults of each kind in a kept episode, as a share of its calls. A share above 0 allows one fault in any
+    case."""
+
+    unknown_tool: Share = 0.0
+    unreadable: Share = 0.1
+    wrong_arguments: Share = 0.2
+    #: turns without a call.
+    no_call: Share = 0.1
+    #: calls that were made before with the same candidate: of tools that read files, that judge, and others.
+    repeated_reading: Share = 0.3
+    repeated_judging: Share = 0.1
+    repeated_other: Share = 0.2
 
 
 class RftOptions(Learning):
@@ -107,9 +146,7 @@ class RftOptions(Learning):
     lr: float = Field(gt=0)
     #: an episode is kept only with a reward above this.
     reward_above: float = 0.0
-    #: most calls in a kept episode that repeat an earlier call with nothing changed in between.
-    max_repeated_calls: int = Field(default=0, ge=0)
-    max_invalid_calls: int = Field(default=0, ge=0)
+    fault_rates: FaultRates = FaultRates()
     keep_truncated: bool = True
 
 
@@ -194,7 +231,11 @@ class TrainingOptions(Configuration):
     def _fits(self) -> Self:
         if (self.rft is not None or self.value is not None) and self.sample is None:
             raise ValueError("rft and value learn from the episodes of `sample`: give its options")
+        if self.warmup is not None and self.warmup.limits.turns not in (None, 1):
+            raise ValueError("warmup.limits.turns: the warm-up plays single turns; leave it out")
         if self.launcher == "ray":
+            if self.ray.backend == "megatron" and self.model.lora_rank:
+                raise ValueError("model.lora_rank: adapters need ray.backend fsdp2")
             for name, stage in (("warmup", self.warmup), ("ppo", self.ppo)):
                 if stage is not None and not stage.whiten:
                     raise ValueError(f"{name}.whiten: verl's own trainer always whitens advantages; use `embedded`")

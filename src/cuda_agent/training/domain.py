@@ -9,7 +9,7 @@ from typing import Self
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.pool.cluster import ClusterPool
-from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.config import EpisodeLimits, TrainingOptions
 from cuda_agent.training.environment.opening import EnvironmentOptions, Opening
 from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint, numbers
 from cuda_agent.training.pocket.base import BaseOptions, make_base
@@ -31,8 +31,8 @@ class KernelDomain:
         self._held_out = HeldOutOptions.parse(options.held_out)
 
     @contextmanager
-    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[OpenDomain]:
-        with self._opening.environment(checkpoint, single_turn=single_turn) as opened:
+    def open(self, checkpoint: Path, limits: EpisodeLimits) -> Iterator[OpenDomain]:
+        with self._opening.environment(checkpoint, limits) as opened:
             settings = opened.environment.settings
             yield OpenDomain(opened.environment, opened.train, settings.turn_tokens, settings.context_tokens)
 
@@ -50,8 +50,10 @@ class KernelDomain:
             )
 
     def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
-        single = not self._options.agent_loop
-        score = evaluate_checkpoint(self._opening, checkpoint, directory, held_out=self._held_out, single_turn=single)
+        how = self._held_out
+        if not self._options.agent_loop:
+            how = how.model_copy(update={"limits": how.limits.single()})
+        score = evaluate_checkpoint(self._opening, checkpoint, directory, held_out=how)
         return numbers(score)
 
     def in_cluster(self) -> Self:

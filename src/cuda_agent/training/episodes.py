@@ -15,6 +15,7 @@ from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.lines import read_lines
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
+from cuda_agent.training.config import Fault
 
 #: file of a stage's episodes.
 EPISODES_FILE = "episodes.jsonl"
@@ -45,10 +46,12 @@ class Episode(StoredRecord):
     truncated: bool
     turns: int = Field(ge=1)
     calls: int = 0
-    #: calls that can't be run: unreadable, of an unknown tool, or with wrong arguments.
+    #: calls that can't be run, and turns without a call.
     invalid_calls: int = 0
     #: calls that were made before with the same candidate.
     repeated_calls: int = 0
+    #: both by kind.
+    faults: dict[Fault, int] = Field(default_factory=dict)
     #: well-formed calls whose tool refused or failed (also by a compile error).
     tool_errors: int = 0
     #: rules that any candidate of the episode broke, by the judge.

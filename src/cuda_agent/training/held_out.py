@@ -9,6 +9,7 @@ from cuda_agent.agent.trained.sampler import load_model, torch_device
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
+from cuda_agent.training.config import EpisodeLimits
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import Opening
 from cuda_agent.training.episodes import read_episodes
@@ -30,10 +31,11 @@ STAGES = ("base", "warmup", "rft", "ppo")
 
 
 class HeldOutOptions(Configuration):
-    """How often each held-out task is played."""
+    """How often and within which limits each held-out task is played."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     episodes: int = 8
+    limits: EpisodeLimits = EpisodeLimits()
 
 
 def evaluate_checkpoint(
@@ -42,12 +44,11 @@ def evaluate_checkpoint(
     directory: Path,
     *,
     held_out: HeldOutOptions | None = None,
-    single_turn: bool = False,
 ) -> StageScore:
     """Plays the held-out tasks. Writes the episodes and the score to `directory`, under its name. Raises UsageError if
     no task is held out, and what the environment raises."""
     how = held_out or HeldOutOptions()
-    with opening.environment(checkpoint, single_turn=single_turn) as opened:
+    with opening.environment(checkpoint, how.limits) as opened:
         if not opened.held_out:
             raise UsageError(f"{opening.options.tasks} holds no held-out task", "Set evaluate: false")
         environment, judges = opened.environment, opened.environment.judges

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -107,40 +104,8 @@ def test_a_chat_is_continued_as_its_template_would_write_it() -> None:
     assert "no tool" in dialogue.tokenizer.decode(dialogue.encode_answers(ParsedTurn("hm", ()), [], 1))
 
 
-def test_a_template_that_rewrites_the_past_is_refused() -> None:
-    with pytest.raises(UsageError, match="changes earlier messages"):
-        chat("{% for m in messages %}{{ loop.length }}{{ m.content }}<|im_end|>{% endfor %}")
+def test_templates_that_can_not_serve_are_refused() -> None:
+    with pytest.raises(UsageError, match="doesn't end answers with its end token"):
+        chat("{% for m in messages %}{{ m.content }}\n{% endfor %}")
     with pytest.raises(UsageError, match="no chat template"):
         chat(None)  # type: ignore[arg-type]
-
-
-def test_the_sampler_stops_where_it_must(tmp_path: Path) -> None:
-    """Against generation without a cache and without padding, token by token."""
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    from cuda_agent.agent.trained.sampler import Sampler
-
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, bos_token_id=None, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
-    model = Qwen2ForCausalLM(config).eval()
-    rng = random.Random(1)
-    contexts = [[rng.randrange(2, 40) for _ in range(length)] for length in (3, 9, 5, 30)]
-    sampler = Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=32, temperature=0)
-    found = sampler(contexts)
-    assert [one.cut and len(one.token_ids) for one in found[3:]] == [2]
-    for context, sampled in zip(contexts, found, strict=True):
-        ids = list(context)
-        for token, log in zip(sampled.token_ids, sampled.log_probabilities, strict=True):
-            with torch.no_grad():
-                logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
-            assert int(logs.argmax()) == token and float(logs[token]) == pytest.approx(log, abs=1e-4)
-            ids.append(token)
-        assert sampled.cut == (1 not in sampled.token_ids)
-    random_one = Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=64, seed=4)(contexts)
-    assert random_one == Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=64, seed=4)(contexts)
-    full = Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=30)([contexts[3]])
-    assert full[0].cut and full[0].token_ids == ()

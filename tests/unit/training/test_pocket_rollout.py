@@ -11,8 +11,9 @@ import pocket_domain as domain
 from cuda_agent.agent.trained import pocket
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
+from cuda_agent.training.config import EpisodeLimits
 from cuda_agent.training.environment.judges import Judges
-from cuda_agent.training.environment.opening import single
+from cuda_agent.training.environment.opening import limited
 from cuda_agent.training.environment.play import ToolEnvironment
 from cuda_agent.training.episodes import Episode
 from cuda_agent.training.pocket.author import Author, Shares
@@ -93,6 +94,7 @@ def test_mistakes_are_counted(judges: Judges) -> None:
     )  # fmt: skip
     # Nothing to profile, and an edit of a file that was not read; a tool that isn't there, and a turn without a call.
     assert (episode.tool_errors, episode.invalid_calls, episode.repeated_calls) == (2, 2, 1)
+    assert episode.faults == {"unknown_tool": 1, "no_call": 1, "repeated_judging": 1}
     assert episode.truncated and episode.best_us == 100.0
 
 
@@ -105,7 +107,7 @@ def test_what_was_never_profiled_is_judged_at_the_end(judges: Judges) -> None:
 
 def test_one_answer_may_hold_all_calls(judges: Judges) -> None:
     dialogue, settings = domain.dialogue(judges)
-    environment = ToolEnvironment(judges, dialogue, single(settings))
+    environment = ToolEnvironment(judges, dialogue, limited(settings, EpisodeLimits(turns=1)))
     text = pocket.take(domain.fused(judges)) + pocket.read() + pocket.change("a", 0, 1) + pocket.finish()
     (episode,) = environment.play([domain.TASK], Scripted(environment, [text]), seed=0)
     assert (episode.turns, episode.calls, episode.best_us) == (1, 4, 60.0)

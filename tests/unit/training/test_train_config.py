@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.errors import UsageError
-from cuda_agent.training.config import TrainingOptions, preset_names, read_options
-from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks
+from cuda_agent.training.config import EpisodeLimits, TrainingOptions, preset_names, read_options
+from cuda_agent.training.environment.opening import EnvironmentOptions, limited, read_tasks
+from cuda_agent.training.held_out import HeldOutOptions
 
 STAGE = {"steps": 1, "batch": 4, "actor_lr": 1e-4, "critic_lr": 1e-4}
 
@@ -36,6 +38,22 @@ def test_the_paper_preset_has_the_published_figures() -> None:
     assert ppo.dual_clip is None and ppo.value_clip is None
 
 
+def test_limits_differ_by_stage() -> None:
+    """The paper's: 32,768 tokens in single turns, 131,072 in the loop; 150 turns to train and 200 to evaluate."""
+    options = read_options(Path("paper"))
+    assert options.warmup is not None and options.ppo is not None and options.sample is not None
+    settings = DialogueSettings(kind="chat", turns=100, turn_tokens=4096, context_tokens=65_536)
+    warmup = limited(settings, options.warmup.limits.single())
+    assert (warmup.turns, warmup.turn_tokens, warmup.context_tokens) == (1, 32_768, 32_768)
+    held = HeldOutOptions.parse(options.held_out).limits
+    for limits, turns in ((options.sample.limits, 150), (options.ppo.limits, 150), (held, 200)):
+        found = limited(settings, limits)
+        assert (found.turns, found.turn_tokens, found.context_tokens) == (turns, 4096, 131_072)
+    assert limited(settings, EpisodeLimits()) == settings
+    assert limited(settings, EpisodeLimits(turns=1)).turn_tokens == 65_536
+    assert limited(settings, EpisodeLimits(turns=1, turn_tokens=500)).turn_tokens == 500
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -44,6 +62,11 @@ def test_the_paper_preset_has_the_published_figures() -> None:
         ({"name": "x", "ppo": {**STAGE, "mini_batch": 3}}, "mini_batch must divide batch"),
         ({"name": "x", "rft": {"batch": 1, "lr": 1e-4}}, "learn from the episodes of `sample`"),
         ({"name": "x", "launcher": "ray", "ppo": STAGE}, "always whitens"),
+        (
+            {"name": "x", "launcher": "ray", "ray": {"backend": "megatron"}, "model": {"lora_rank": 4}},
+            "adapters need ray.backend fsdp2",
+        ),
+        ({"name": "x", "warmup": {**STAGE, "limits": {"turns": 2}}}, "the warm-up plays single turns"),
     ],
 )
 def test_what_is_refused(values: dict[str, object], said: str) -> None:

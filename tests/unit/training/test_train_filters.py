@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from cuda_agent.core.enums import Milestone
-from cuda_agent.training.config import RftOptions
+from cuda_agent.training.config import Fault, FaultRates, RftOptions
 from cuda_agent.training.episodes import Episode, reward_of
 from cuda_agent.training.metrics import of_episodes
 from cuda_agent.training.stages.rft import keep, reason_to_drop
@@ -32,10 +32,16 @@ def episode(**changes: Any) -> Episode:
         ({"reward": None, "milestone": None}, "judge_failed"),
         ({"reward": -1.0, "milestone": Milestone.FAILED}, "reward"),
         ({"violations": ("torch_call",)}, "violation"),
-        ({"invalid_calls": 1}, "invalid_call"),
-        ({"repeated_calls": 1}, "redundant_loop"),
+        ({"faults": {"unknown_tool": 1}, "calls": 100}, "unknown_tool"),
+        # one slip of another kind is forgiven, a share of them in long episodes
+        ({"faults": {"unreadable": 1, "no_call": 1, "wrong_arguments": 1, "repeated_judging": 1}}, None),
+        ({"faults": {"unreadable": 2}}, "unreadable"),
+        ({"faults": {"repeated_reading": 30, "repeated_judging": 10}, "calls": 100}, None),
+        ({"faults": {"repeated_reading": 30, "repeated_judging": 11}, "calls": 100}, "repeated_judging"),
+        ({"faults": {"no_call": 3}, "calls": 0, "turns": 30}, None),
+        ({"faults": {"no_call": 4}, "calls": 0, "turns": 30}, "no_call"),
         # the first that holds is the one that is told
-        ({"reward": -1.0, "milestone": Milestone.FAILED, "invalid_calls": 1}, "reward"),
+        ({"reward": -1.0, "milestone": Milestone.FAILED, "faults": {"unknown_tool": 1}}, "reward"),
     ],
 )
 def test_reasons(changes: dict[str, Any], reason: str | None) -> None:
@@ -43,15 +49,23 @@ def test_reasons(changes: dict[str, Any], reason: str | None) -> None:
 
 
 def test_the_funnel_adds_up() -> None:
-    played = [episode(), episode(invalid_calls=2), episode(), episode(reward=-1.0, milestone=Milestone.FAILED)]
+    played = [
+        episode(),
+        episode(faults={"unknown_tool": 2}),
+        episode(),
+        episode(reward=-1.0, milestone=Milestone.FAILED),
+    ]
     kept, funnel = keep(played, OPTIONS)
     assert kept == [played[0], played[2]]
-    assert (funnel.played, funnel.kept, funnel.dropped) == (4, 2, {"reward": 1, "invalid_call": 1})
+    assert (funnel.played, funnel.kept, funnel.dropped) == (4, 2, {"reward": 1, "unknown_tool": 1})
 
 
 def test_limits_of_the_filters_are_settings() -> None:
-    loose = RftOptions(batch=4, lr=1e-4, max_repeated_calls=1, max_invalid_calls=1, keep_truncated=False)
-    assert reason_to_drop(episode(repeated_calls=1, invalid_calls=1), loose) is None
+    rates = FaultRates(no_call=0.0, unknown_tool=1.0)
+    loose = RftOptions(batch=4, lr=1e-4, fault_rates=rates, keep_truncated=False)
+    assert reason_to_drop(episode(faults={"unknown_tool": 2}), loose) is None
+    assert reason_to_drop(episode(faults={"no_call": 1}), loose) == "no_call"
+    assert set(FaultRates.model_fields) == set(get_args(Fault))
     assert reason_to_drop(episode(truncated=True), loose) == "truncated"
 
 

@@ -45,6 +45,11 @@ class Dialogue(ABC):
     pad_id: int
     offers_plans: bool
 
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """The number of tokens that the tokenizer knows."""
+
     @abstractmethod
     def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
         """Returns the tokens up to where the policy begins to write. `plans` are offered to it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained.dialogue import Dialogue, ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, taking
-from cuda_agent.core.errors import StoreError
+from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.records import ToolCall, ToolResult
 from cuda_agent.llm import tagged
@@ -83,20 +83,29 @@ class PocketDialogue(Dialogue):
     offers_plans = True
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
+        """Raises UsageError if the tokenizer isn't of a pocket policy."""
         self.tokenizer = tokenizer
-        self.stop_id: int = tokenizer.encode(STOP).ids[0]
-        self.pad_id: int = tokenizer.encode(PAD).ids[0]
+        stop, pad = tokenizer.token_to_id(STOP), tokenizer.token_to_id(PAD)
+        if stop is None or pad is None:
+            raise UsageError(f"The tokenizer has no token {STOP} or {PAD}", 'Set "kind": "chat" in dialogue.json')
+        self.stop_id: int = stop
+        self.pad_id: int = pad
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.tokenizer.get_vocab_size())
 
     @classmethod
     def load(cls, checkpoint: Path) -> "PocketDialogue":
-        """Raises StoreError if the tokenizer can't be read."""
+        """Raises StoreError if the tokenizer can't be read, and UsageError if it isn't of a pocket policy."""
         from tokenizers import Tokenizer
 
         path = checkpoint / "tokenizer.json"
         try:
-            return cls(Tokenizer.from_file(str(path)))
+            tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001 - the package raises nothing narrower
             raise StoreError(f"Can't read {path}: {str(error)[:200]}", "Give a whole checkpoint") from None
+        return cls(tokenizer)
 
     def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
         return self.encode(prompt_text(brief, plans) + AGENT)

@@ -60,12 +60,23 @@ def fresh_folder(directory: Path) -> Path:
 
 
 def take_weights(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copies tensors over those of the same name, one at a time, in the model's precision."""
-    own = dict(model.named_parameters(remove_duplicate=False))
+    """Copies tensors over those of the same name, one at a time, in the model's precision. No tensors leave the model
+    as it is. Raises StoreError for a name that the model doesn't have, such as that of an adapter that wasn't merged,
+    and if some of its own are missing: it would stay at its old weights in part."""
+    own = model.state_dict()
+    left = {tensor.data_ptr() for tensor in own.values()}
+    given = False
     with torch.no_grad():
         for name, tensor in weights:
-            if name in own:
-                own[name].copy_(tensor)
+            if name not in own:
+                raise StoreError(f"The model has no weight {name}", "Merge adapters before the weights are taken")
+            own[name].copy_(tensor)
+            # Tied weights have several names.
+            left.discard(own[name].data_ptr())
+            given = True
+    if given and left:
+        names = ", ".join([name for name, tensor in own.items() if tensor.data_ptr() in left][:3])
+        raise StoreError(f"The weights lack {names}", "Give all weights of the model")
 
 
 def _save(model: Any, like: str, directory: Path) -> Path:

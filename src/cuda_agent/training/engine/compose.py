@@ -37,10 +37,9 @@ def actor_overrides(model: ModelOptions, path: str, stage: PpoOptions | RftOptio
 
 
 def critic_overrides(model: ModelOptions, path: str, stage: PpoOptions | ValueOptions) -> list[str]:
-    """Returns overrides for the critic: model, precision, optimiser and loss. It has the actor's size and no
-    adapters."""
-    whole = model.model_copy(update={"lora_rank": 0})
-    return override_lines(_TEMPLATES / "critic.j2", model=whole, path=path, **_of_stage(stage))
+    """Returns overrides for the critic: model, precision, optimiser and loss. It has the actor's size, adapters of
+    the same rank, and a head that is trained whole."""
+    return override_lines(_TEMPLATES / "critic.j2", model=model, path=path, **_of_stage(stage))
 
 
 def override_lines(template: Path, **values: Any) -> list[str]:

@@ -1,7 +1,7 @@
 """The plugin that verl 0.9.1 imports in each of its processes (`VERL_USE_EXTERNAL_MODULES`).
 
-It adds what verl lacks: a CPU platform with engines, a critic without flash-attention, and a process group of gloo
-alone. Importing this module has effects, unlike our other modules, because verl has no other hook.
+It adds what verl lacks: a CPU platform with engines, a critic without flash-attention and without trl, and a process
+group of gloo alone. Importing this module has effects, unlike our other modules, because verl has no other hook.
 """
 
 import os
@@ -98,21 +98,44 @@ def _cpu_engines() -> None:
 
 
 def _any_attention() -> None:
-    """Makes verl load a critic with the model's attention instead of flash-attention."""
+    """Makes verl load a critic with the model's attention instead of flash-attention. verl would look for its own
+    critic's class in trl where that is installed; today's trl has none."""
+    import verl.models.transformers.monkey_patch as monkey_patch
     import verl.utils.model as model
 
     def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
         from transformers import AutoModelForTokenClassification
 
-        return AutoModelForTokenClassification.from_pretrained(
+        loaded: Any = AutoModelForTokenClassification.from_pretrained(
             local_path,
             dtype=torch_dtype,
             config=model_config,
             attn_implementation=model_config._attn_implementation,
             trust_remote_code=trust_remote_code,
         )
+        # With adapters, verl declares the critic a language model, of which peft keeps this method.
+        loaded.prepare_inputs_for_generation = None
+        return loaded
 
     model.load_valuehead_model = load_valuehead_model
+    monkey_patch.is_trl_available = _gives(False)
+
+
+def _whole_heads() -> None:
+    """Makes verl train a critic's head as a whole beside the adapters, which leave it out (`critic.j2`)."""
+    import verl.workers.engine.fsdp.transformer_impl as fsdp
+
+    engine = fsdp.FSDPEngineWithValueHead
+    if "_build_lora_module" in vars(engine):
+        return
+    build = engine._build_lora_module
+
+    def build_lora_module(self: Any, module: Any) -> Any:
+        found = build(self, module)
+        found.get_base_model().score.requires_grad_(True)
+        return found
+
+    engine._build_lora_module = build_lora_module
 
 
 def install() -> None:
@@ -120,6 +143,7 @@ def install() -> None:
     if os.environ.get("VERL_PLATFORM") == "cpu":
         _cpu_engines()
     _any_attention()
+    _whole_heads()
 
 
 if os.environ.get("VERL_PLATFORM") == "cpu":

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from cuda_agent.agent.trained.sampler import Sampler
+from cuda_agent.agent.trained.sampler import Sampler, load_model
 from cuda_agent.training.config import ModelOptions
 from cuda_agent.training.engine.checkpoints import take_weights
 from cuda_agent.training.episodes import Generate
@@ -17,12 +15,10 @@ class PolicyCopy:
     """Samples at temperature 1 from the weights that were loaded last."""
 
     def __init__(self, checkpoint: Path, options: ModelOptions, *, device: str) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        """Raises StoreError as `load_model` does."""
+        from transformers import AutoTokenizer
 
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint, dtype=getattr(torch, options.sample_precision), attn_implementation=options.attention
-        )
-        self._model = model.to(device).eval()
+        self._model = load_model(checkpoint, device, options.sample_precision)
         tokenizer = AutoTokenizer.from_pretrained(checkpoint)
         self._stop = int(tokenizer.eos_token_id)
         self._pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)

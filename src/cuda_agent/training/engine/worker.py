@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import ModelOptions, PpoOptions, RftOptions, ValueOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.batch import batch, jagged, rows_of, whole_masks
@@ -161,7 +162,23 @@ def _worker(kind: str, model: ModelOptions, path: str, stage: Any, key: str, los
         )
         worker.reset()
         worker.set_loss_fn(partial(loss, config=config))
+    if model.lora_rank:
+        _check_adapters(worker.engine.module, path)
     return worker
+
+
+def _check_adapters(module: Any, path: str) -> None:
+    """Raises UsageError for adapters outside of the sharded layers, which verl doesn't merge: the sampler and the saved
+    model would lack them."""
+    from peft.tuners.lora import LoraLayer
+    from torch.distributed.fsdp import FSDPModule
+
+    layers = tuple(f"{name}." for name, one in module.named_modules() if name and isinstance(one, FSDPModule))
+    adapted = (name for name, one in module.named_modules() if isinstance(one, LoraLayer))
+    stray = [name for name in adapted if not name.startswith(layers)]
+    if stray:
+        named = ", ".join(stray[:3])
+        raise UsageError(f"Adapters of {path} can't be merged outside of its layers: {named}", "Set model.lora_rank: 0")
 
 
 def _quiet() -> contextlib.redirect_stdout[io.StringIO]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.checkpoint import check_reach, load_dialogue
 from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.config import Configuration, JudgeOptions
 from cuda_agent.core.errors import UsageError
@@ -18,6 +18,7 @@ from cuda_agent.core.records import Task
 from cuda_agent.pool.pool import Pool
 from cuda_agent.tasks.dataset.importing import exported, read_exported
 from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.training.config import EpisodeLimits
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
 
@@ -115,17 +116,21 @@ class Opening:
             yield judges, mine, theirs
 
     @contextmanager
-    def environment(self, checkpoint: Path, *, single_turn: bool = False) -> Iterator[Opened]:
-        """Opens an environment. `checkpoint` may be any of this training; its tokenizer and dialogue are used. With
-        `single_turn` the policy says everything in one answer. Raises UsageError, StoreError and DeviceError."""
+    def environment(self, checkpoint: Path, limits: EpisodeLimits) -> Iterator[Opened]:
+        """Opens an environment. `checkpoint` may be any of this training; its tokenizer and dialogue are used. Raises
+        UsageError, StoreError and DeviceError."""
         settings, dialogue = load_dialogue(checkpoint)
-        settings = single(settings) if single_turn else settings
+        settings = limited(settings, limits)
+        check_reach(checkpoint, settings)
         with self.judges(plans=dialogue.offers_plans) as (judges, train, held):
             environment = ToolEnvironment(judges, dialogue, settings, self.options.play, progress=self.progress)
             yield Opened(environment, train, held)
 
 
-def single(settings: DialogueSettings) -> DialogueSettings:
-    """Returns the settings for one turn, with room for as many calls as fit."""
-    room = min(settings.turn_tokens * settings.turns, settings.context_tokens)
-    return settings.model_copy(update={"turns": 1, "turn_tokens": room})
+def limited(settings: DialogueSettings, limits: EpisodeLimits) -> DialogueSettings:
+    """Returns the settings within a stage's limits. One turn has room for as many calls as fit."""
+    given = limits.model_dump(exclude_none=True)
+    if limits.turns == 1 and limits.turn_tokens is None:
+        context = limits.context_tokens or settings.context_tokens
+        given["turn_tokens"] = min(settings.turn_tokens * settings.turns, context)
+    return settings.model_copy(update=given)

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
+from cuda_agent.training.config import Fault
 from cuda_agent.training.environment.judges import Judges, RememberingSession
 from cuda_agent.training.episodes import Episode
 from cuda_agent.workspace import layout
@@ -31,6 +33,11 @@ _MEMORY = "/dev/shm"
 _NAMES = frozenset(tool.__name__ for tool in ALL)
 #: tools that don't change the candidate, unless a command runs in the background.
 _READING = frozenset({"Read", "Grep", "Glob", "Compile", "Verify", "Profile", "Finish"})
+_INVALID: tuple[Fault, ...] = ("unreadable", "unknown_tool", "wrong_arguments", "no_call")
+_REPEATED: dict[str, Fault] = {
+    **dict.fromkeys(("Read", "Grep", "Glob"), "repeated_reading"),
+    **dict.fromkeys(("Compile", "Verify", "Profile", "Inspect"), "repeated_judging"),
+}
 
 
 @dataclass(eq=False)
@@ -54,7 +61,8 @@ class Rollout:
     def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._stack = ExitStack()
-        self._counts = {"calls": 0, "invalid_calls": 0, "repeated_calls": 0, "tool_errors": 0}
+        self._calls = self._tool_errors = 0
+        self._faults: Counter[Fault] = Counter()
         self._seen: set[tuple[str, str, str]] = set()
         self._failed = self._background = False
         self._known: str | None = None
@@ -114,8 +122,8 @@ class Rollout:
             return
         parsed = self.dialogue.parse_turn(self._own, self.turns)
         results = [self._call(call) for call in parsed.calls]
-        # A turn without calls counts as an invalid call, so that filters see it.
-        self._counts["invalid_calls"] += not parsed.calls
+        if not parsed.calls:
+            self._faults["no_call"] += 1
         if self._context.finished is not None:
             self.ended = True
             return
@@ -134,11 +142,13 @@ class Rollout:
         self._background |= bool(call.arguments.get("background"))
         self._known = digest if call.tool in _READING and not self._background else None
         result = self._tools.call(call)
-        self._counts["calls"] += 1
-        wrong = bool(call.malformed) or call.tool not in _NAMES or bool(result.data.get(WRONG_CALL))
-        self._counts["invalid_calls"] += wrong
-        self._counts["tool_errors"] += not wrong and not result.ok
-        self._counts["repeated_calls"] += not wrong and key in self._seen
+        self._calls += 1
+        fault = _invalid(call, result)
+        if fault is None:
+            self._tool_errors += not result.ok
+            fault = _REPEATED.get(call.tool, "repeated_other") if key in self._seen else None
+        if fault is not None:
+            self._faults[fault] += 1
         self._seen.add(key)
         return result
 
@@ -195,5 +205,17 @@ class Rollout:
             generate_s=self.generate_s,
             judge_s=self._context.judge_s,
             wall_s=time.monotonic() - self._began,
-            **self._counts,
+            calls=self._calls,
+            invalid_calls=sum(self._faults[fault] for fault in _INVALID),
+            repeated_calls=self._faults.total() - sum(self._faults[fault] for fault in _INVALID),
+            tool_errors=self._tool_errors,
+            faults=dict(self._faults),
         )
+
+
+def _invalid(call: ToolCall, result: ToolResult) -> Fault | None:
+    if call.malformed:
+        return "unreadable"
+    if call.tool not in _NAMES:
+        return "unknown_tool"
+    return "wrong_arguments" if result.data.get(WRONG_CALL) else None

@@ -20,8 +20,9 @@ from cuda_agent.core.files import write_durably
 from cuda_agent.core.lines import append
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
+from cuda_agent.training.config import EpisodeLimits
 from cuda_agent.training.environment.judges import Judges
-from cuda_agent.training.environment.opening import single
+from cuda_agent.training.environment.opening import limited
 from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
 from cuda_agent.training.episodes import Episode, read_episodes
 from cuda_agent.training.pocket.author import Author, Shares
@@ -128,7 +129,10 @@ class _Maker:
             rng = random.Random(seed)
             drawn = [rng.choice(self.tasks) for _ in range(count)]
             alone = round(count * self.options.shares.single)
-            for part, how in ((drawn[:alone], single(self.settings)), (drawn[alone:], self.settings)):
+            for part, how in (
+                (drawn[:alone], limited(self.settings, EpisodeLimits(turns=1))),
+                (drawn[alone:], self.settings),
+            ):
                 environment = ToolEnvironment(self.judges, dialogue, how, limits)
                 author = Author(self.options.shares, seed, how.turn_tokens)
                 played = environment.play_by(part, author, seed=seed) if part else []

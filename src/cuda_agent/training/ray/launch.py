@@ -33,12 +33,12 @@ _LOG = "verl.log"
 _TRACKER = "latest_checkpointed_iteration.txt"
 
 
-def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+def launch(stage: TrainingStage, options: PpoOptions) -> StageResult:
     """Runs or resumes the stage. Raises TrainingHalted, and WorkerError if verl's trainer fails."""
     stage.check_not_halted()
     done = saved_step(stage)
     if done < options.steps:
-        _lay_out(stage, options, single_turn)
+        _lay_out(stage, options)
         _drop_episodes(stage, after=done)
         _watch(stage, options, done)
     return _take_over(stage, options)
@@ -59,7 +59,7 @@ def _drop_episodes(stage: TrainingStage, *, after: int) -> None:
             write_lines(path, kept)
 
 
-def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
+def _lay_out(stage: TrainingStage, options: PpoOptions) -> None:
     import yaml
 
     domain = f"{type(stage.domain).__module__}:{type(stage.domain).__qualname__}"
@@ -70,24 +70,24 @@ def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> No
         "stage": stage.name,
         "domain": domain,
         "checkpoint": stage.policy,
-        "single_turn": single_turn,
+        "limits": stage.limits(options.limits).model_dump(),
     }
     write_durably(stage.directory / LOOP_FILE, yaml.safe_dump([loop]))
-    _write_tasks(stage, options, single_turn)
+    _write_tasks(stage, options)
     critic = stage.critic or stage.policy
     overrides = ray_overrides(stage.options, options, stage.policy, critic, str(stage.directory))
     overrides += process_overrides(stage.device, _environment(stage), stage.options.ray.address)
     write_durably(stage.directory / _OVERRIDES, "\n".join(overrides) + "\n")
 
 
-def _write_tasks(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
+def _write_tasks(stage: TrainingStage, options: PpoOptions) -> None:
     """Writes every step's batch in order. The loop makes the prompts; verl only counts the row's prompt."""
     import pyarrow
     import pyarrow.parquet
 
     path = stage.directory / TASKS_FILE
     rows: list[dict[str, Any]] = []
-    with stage.domain.open(Path(stage.policy), single_turn=single_turn) as opened:
+    with stage.domain.open(Path(stage.policy), stage.limits(options.limits)) as opened:
         for step in range(1, options.steps + 1):
             for task in draw_tasks(opened.tasks, options.batch, stage.seed(step)):
                 index = len(rows)

@@ -15,12 +15,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.lines import append
-from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.config import EpisodeLimits, TrainingOptions
 from cuda_agent.training.episodes import Episode, Playing, act, reward_of
 from cuda_agent.training.stages.stage import Domain, OpenDomain
 
 _lock = threading.Lock()
-_opened: dict[tuple[str, bool], tuple[OpenDomain, Any]] = {}
+_opened: dict[tuple[str, str], tuple[OpenDomain, Any]] = {}
 
 
 class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
@@ -34,14 +34,14 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         stage: str,
         domain: str,
         checkpoint: str,
-        single_turn: bool,
+        limits: dict[str, Any],
         **named: Any,
     ) -> None:
         """The named arguments are those that `launch` writes to `loop.yaml`."""
         # The episode brings its own ids, so verl needs no builder of chat tokens for a family of models.
         super().__init__(*rest, **{**named, "hf_model_type": None})
         self._run, self._stage, self._domain = Path(run), stage, domain
-        self._checkpoint, self._single_turn = Path(checkpoint), single_turn
+        self._checkpoint, self._limits = Path(checkpoint), EpisodeLimits.parse(dict(limits))
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """Plays a row of the task file; its `extra_info` names the task."""
@@ -97,7 +97,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
 
     def _open(self) -> tuple[OpenDomain, Any]:
         """Opens the domain once per process, for all its episodes."""
-        key = (str(self._run), self._single_turn)
+        key = (str(self._run), self._stage)
         with _lock:
             if key not in _opened:
                 import json
@@ -108,7 +108,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
                 alone = options.model_copy(update={"environment": {**options.environment, "memo": None}})
                 domain: Domain = resolve_name(self._domain)(alone, own).in_cluster()
                 stack = ExitStack()
-                opened = stack.enter_context(domain.open(self._checkpoint, single_turn=self._single_turn))
+                opened = stack.enter_context(domain.open(self._checkpoint, self._limits))
                 atexit.register(stack.close)
                 _opened[key] = (opened, options)
             return _opened[key]

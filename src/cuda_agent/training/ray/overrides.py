@@ -18,7 +18,9 @@ _FSDP = ("fsdp", "strategy=", "use_torch_compile", "model.lora_", "lora.merge")
 
 def ray_overrides(options: TrainingOptions, stage: PpoOptions, actor: str, critic: str, directory: str) -> list[str]:
     """Returns all overrides of a stage. `actor` and `critic` are folders of models; `directory` is the stage's."""
-    model, ray = options.model, options.ray
+    ray = options.ray
+    context = stage.limits.context_tokens or options.model.context_tokens
+    model = options.model.model_copy(update={"context_tokens": context})
     megatron = ray.backend == "megatron"
     models = actor_overrides(model, actor, stage) + critic_overrides(model, critic, stage)
     if megatron:

@@ -23,7 +23,7 @@ from cuda_agent.training.stages.records import Position, read_position
 from cuda_agent.training.stages.stage import OpenDomain, StageResult, TrainingStage, draw_tasks
 
 
-def play_ppo(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+def play_ppo(stage: TrainingStage, options: PpoOptions) -> StageResult:
     """Plays and learns until all steps are done. Raises TrainingHalted and what the environment raises."""
     stage.check_not_halted()
     policy, critic = stage.directory / "policy", stage.directory / "critic"
@@ -31,14 +31,14 @@ def play_ppo(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) ->
         # The last step is done, as after a kill during the evaluation that follows it.
         return StageResult(policy, critic, options.steps)
     with ExitStack() as stack:
-        loop = _Loop(stage, options, single_turn, stack)
+        loop = _Loop(stage, options, stack)
         for step in range(loop.first, options.steps + 1):
             loop.step(step)
         return loop.end()
 
 
 class _Loop:
-    def __init__(self, stage: TrainingStage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
+    def __init__(self, stage: TrainingStage, options: PpoOptions, stack: ExitStack) -> None:
         self._stage, self._options = stage, options
         model = stage.options.model
         position = read_position(stage.directory)
@@ -52,7 +52,9 @@ class _Loop:
             stage.progress(stage.name, f"goes on at step {self.first} of {options.steps}")
         self._sampler = PolicyCopy(Path(stage.policy), model, device=stage.device)
         self._metrics = stack.enter_context(MetricsLog(stage.run, stage.name, from_step=self.first))
-        self._opened: OpenDomain = stack.enter_context(stage.domain.open(Path(stage.policy), single_turn=single_turn))
+        self._opened: OpenDomain = stack.enter_context(
+            stage.domain.open(Path(stage.policy), stage.limits(options.limits))
+        )
         self._forget_later_episodes()
 
     def step(self, step: int) -> None:

@@ -4,13 +4,13 @@ filters keep."""
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from pydantic import Field
 
 from cuda_agent.core.errors import CudaAgentError, UsageError
 from cuda_agent.core.record import StoredRecord
-from cuda_agent.training.config import RftOptions
+from cuda_agent.training.config import Fault, RftOptions
 from cuda_agent.training.engine.checkpoints import save_policy
 from cuda_agent.training.engine.worker import open_actor
 from cuda_agent.training.episodes import EPISODES_FILE, Episode, read_episodes
@@ -19,7 +19,7 @@ from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 Item = TypeVar("Item")
 #: reasons in the order of their checks. An episode counts under the first that holds.
-REASONS = ("judge_failed", "reward", "violation", "invalid_call", "redundant_loop", "truncated")
+REASONS = ("judge_failed", "reward", "violation", *get_args(Fault), "truncated")
 
 
 class NothingToLearn(CudaAgentError):
@@ -41,14 +41,18 @@ def reason_to_drop(episode: Episode, options: RftOptions) -> str | None:
     """Returns why an episode is dropped, or None (paper, "Training", step 3)."""
     if episode.reward is None:
         return "judge_failed"
-    checks = {
+    checks: dict[str, bool] = {
         "reward": episode.reward <= options.reward_above,
         "violation": bool(episode.violations),
-        "invalid_call": episode.invalid_calls > options.max_invalid_calls,
-        "redundant_loop": episode.repeated_calls > options.max_repeated_calls,
+        **{fault: _too_many(episode, fault, rate) for fault, rate in options.fault_rates},
         "truncated": episode.truncated and not options.keep_truncated,
     }
-    return next((reason for reason, holds in checks.items() if holds), None)
+    return next((reason for reason in REASONS if checks.get(reason)), None)
+
+
+def _too_many(episode: Episode, fault: str, rate: float) -> bool:
+    allowed = max(1.0, rate * max(episode.calls, episode.turns)) if rate > 0 else 0.0
+    return sum(count for kind, count in episode.faults.items() if kind == fault) > allowed
 
 
 def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode], EpisodeFunnel]:

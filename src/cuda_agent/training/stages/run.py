@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, provenance
+from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import now
 from cuda_agent.core.settings import differing
 from cuda_agent.training.config import PpoOptions, TrainingOptions
+from cuda_agent.training.environment.opening import limited
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
 from cuda_agent.training.stages.stage import Domain, Progress, StageResult, TrainingStage
 
@@ -151,18 +154,22 @@ def _play(stage: TrainingStage) -> StageResult:
     if stage.name in learn:
         return learn[stage.name](stage, options)
     ppo = launch if stage.options.launcher == "ray" else play_ppo
-    return ppo(stage, options, single_turn=stage.name == "warmup" or not stage.options.agent_loop)
+    return ppo(stage, options)
 
 
 def _base(stage: TrainingStage) -> StageResult:
     from cuda_agent.training.engine.checkpoints import save_policy
 
-    path = stage.options.model.path
+    path, options = stage.options.model.path, stage.options
     if path is None:
-        path = str(stage.domain.base(stage.directory))
-    elif not (Path(path) / "config.json").exists():
-        raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
-    return StageResult(save_policy((), path, stage.directory / "policy"))
+        return StageResult(save_policy((), str(stage.domain.base(stage.directory)), stage.directory / "policy"))
+    settings, _ = load_dialogue(Path(path))
+    policy = save_policy((), path, stage.directory / "policy")
+    if DialogueSettings.find(policy) is None:
+        last = options.ppo or options.sample
+        # In the end the policy is played as it was trained last.
+        (limited(settings, last.limits) if last is not None else settings).write(policy)
+    return StageResult(policy)
 
 
 def check(options: TrainingOptions) -> None:

@@ -19,7 +19,7 @@ def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
     path = stage.directory / EPISODES_FILE
     episodes = read_episodes(path)
     checkpoint = Path(stage.policy)
-    with stage.domain.open(checkpoint, single_turn=not stage.options.agent_loop) as opened:
+    with stage.domain.open(checkpoint, stage.limits(options.limits)) as opened:
         missing = _missing(opened.tasks, [one.task_key for one in episodes], options.episodes_per_task)
         policy = PolicyCopy(checkpoint, stage.options.model, device=stage.device) if missing else None
         for start in range(0, len(missing), options.batch):

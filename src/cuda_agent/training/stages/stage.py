@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cuda_agent.core.records import Task
-from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.config import EpisodeLimits, TrainingOptions
 from cuda_agent.training.episodes import Environment
 from cuda_agent.training.metrics import MetricsLog
 from cuda_agent.training.protect import TrainingHalted, reason_to_stop
@@ -34,9 +34,9 @@ class OpenDomain:
 class Domain(Protocol):
     """Everything that the stages know about the tasks. It is made from `TrainingOptions.environment`."""
 
-    def open(self, checkpoint: Path, *, single_turn: bool) -> AbstractContextManager[OpenDomain]:
-        """Opens the environment. `checkpoint` is a policy of this training, for its tokenizer. With `single_turn` an
-        episode has one answer. Raises UsageError, StoreError and DeviceError."""
+    def open(self, checkpoint: Path, limits: EpisodeLimits) -> AbstractContextManager[OpenDomain]:
+        """Opens the environment. `checkpoint` is a policy of this training, for its tokenizer and dialogue. Raises
+        UsageError, StoreError and DeviceError."""
         ...
 
     def in_cluster(self) -> "Domain":
@@ -68,6 +68,10 @@ class TrainingStage:
     @property
     def directory(self) -> Path:
         return self.run / self.name
+
+    def limits(self, limits: EpisodeLimits) -> EpisodeLimits:
+        """Returns the limits to play with: single turns in the warm-up and without the agent loop."""
+        return limits if self.options.agent_loop and self.name != "warmup" else limits.single()
 
     def seed(self, step: int) -> int:
         """Returns the seed of a step, which is the same after a resumption."""
