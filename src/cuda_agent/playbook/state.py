@@ -56,7 +56,7 @@ class State(PlanState):
         """Returns the step's result that holds exactly this value with these strides, None where there is none beside
         those taken. The result gets the value's shape."""
         view, value = self.strided(resolved), self.builder.values[resolved]
-        if view is None or view.offset or view.buffer in taken or 0 in value.shape:
+        if view is None or view.offset or view.buffer in taken or not self.options.fused:
             return None
         if not ir.same_strides(value.shape, view.strides, strides):
             return None
