@@ -31,7 +31,10 @@ from cuda_agent.training.stages.run import Training
 
 def play(out: Path, *, until: str | None = None) -> str:
     """The program `toy.py`; killed with SIGKILL as soon as it says `until`."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent), "OMP_NUM_THREADS": "1"}
+    # Tests before this one may have joined a process group of this process.
+    group = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    environment = {name: value for name, value in os.environ.items() if name not in group}
+    environment |= {"PYTHONPATH": str(Path(toy.__file__).parent), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, toy.__file__, str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
