@@ -100,7 +100,7 @@ def test_all_stages_with_adapters(tmp_path: Path) -> None:
 
 
 def test_adapters_that_can_not_be_merged_are_refused(model: Path) -> None:
-    """As where an adapter lies in no sharded layer, which verl's merging passes over."""
+    """The adapter lies in no sharded layer, which verl's merging passes over."""
     from peft import LoraConfig, get_peft_model
 
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(model), LoraConfig(target_modules=["q_proj"]))

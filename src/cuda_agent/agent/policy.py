@@ -9,8 +9,11 @@ from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph
-from cuda_agent.core.records import Candidate, PolicyMove, Task, Turn
+from cuda_agent.core.records import Candidate, PolicyMove, Task, ToolCall, Turn
 from cuda_agent.llm.keys import Key
+
+#: the tool that ends a run.
+FINISH = "Finish"
 
 
 class Policy(Protocol):
@@ -48,6 +51,13 @@ class Brief:
     llm: LanguageModelOptions | None = None
     key: Key | None = None
     winners: Winners | None = None
+
+
+def finish(message: str, outcome: str) -> PolicyMove:
+    """Returns the move that ends a run."""
+    return PolicyMove(
+        message="", calls=(ToolCall(id="finish", tool=FINISH, arguments={"message": message, "outcome": outcome}),)
+    )
 
 
 #: `optimize` accepts it in place of a name.

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jinja2
 
+#: the folder from which this package was imported.
+PACKAGES = Path(__file__).resolve().parents[2]
+
 
 @cache
 def tables(module: str) -> dict[Any, Any]:

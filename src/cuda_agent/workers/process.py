@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.core import bytecode
+from cuda_agent.core.assets import PACKAGES
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Task, Violation
@@ -35,7 +36,6 @@ _DEATH_TIMEOUT_S = 5.0
 _DISK_MIB = 512
 #: MiB of torch, a driver and a task's small objects.
 _LEAST_MEMORY_MIB = 2048
-_PACKAGES = Path(__file__).resolve().parents[2]
 #: the home of a fork server, which has none.
 _NOWHERE = Path("/nonexistent")
 #: The compiler reads these when it is imported. A pool of its processes can't be forked. Each worker has its own cache,
@@ -165,7 +165,7 @@ class Worker:
                 scratch=self.scratch,
                 level=self.settings.level,
                 # The folder of our package, which an import lists.
-                readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
+                readable=(self.files, PACKAGES, *own, *map(Path, compiled.values())),
                 writable=self._writable,
                 environment=_STEADY | compiled | more | paths,
                 hidden=self.settings.hidden,

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
-#: a worker's program. Its main turns the garbage collector on when torch is imported; see `inside.imports`.
-_PACKAGES = str(Path(__file__).resolve().parents[2])
-_PROGRAM = (
-    "import gc, sys; gc.disable(); own = sys.argv.pop(); own in sys.path or sys.path.insert(0, own); "
-    "from cuda_agent.workers.inside.main import main; main()"
-)
+from cuda_agent.workspace.forkserver import program
 
 
 class Role(NamedTuple):
@@ -29,5 +22,5 @@ CANDIDATE = Role("candidate", "cuda_agent.workers.inside.candidate")
 
 
 def worker_command(module: str, descriptor: int) -> list[str]:
-    """Returns the command of a worker in a process of its own. -P: nothing is imported from the working directory."""
-    return [sys.executable, "-P", "-c", _PROGRAM, module, str(descriptor), _PACKAGES]
+    """Returns the command of a worker in a process of its own."""
+    return program("cuda_agent.workers.inside.main", module, str(descriptor))

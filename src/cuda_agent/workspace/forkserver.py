@@ -19,15 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import PACKAGES
 from cuda_agent.core.errors import SandboxError
 
 _SEND_TIMEOUT_S = 30.0
-#: The programs are of the judge's own package, wherever that was imported from.
-_PACKAGES = str(Path(__file__).resolve().parents[2])
-_PROGRAM = (
-    "import gc, sys; gc.disable(); own = sys.argv.pop(); own in sys.path or sys.path.insert(0, own); "
-    "from cuda_agent.workspace.forked import main; main()"
-)
 _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
@@ -38,6 +33,13 @@ def popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
     if spawner is None:
         spawner = _spawners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="spawn"))
     return spawner.submit(lambda: subprocess.Popen(argv, **options)).result()
+
+
+def program(module: str, *words: str) -> list[str]:
+    """Returns the command that calls `main` of a module of this package, from the folder that it was imported from
+    here. -P: nothing is imported from the working directory. `main` turns the garbage collector on again."""
+    text = "import gc, sys; gc.disable(); own = sys.argv.pop(); own in sys.path or sys.path.insert(0, own); "
+    return [sys.executable, "-P", "-c", f"{text}from {module} import main; main()", *words, str(PACKAGES)]
 
 
 def confined(restrictions: Mapping[str, object], command: Sequence[str]) -> list[str]:
@@ -82,9 +84,9 @@ class ForkServer:
             options = {"fixed_addresses": True, "small_pages": self._small_pages}
             number = str(theirs.fileno())
             with theirs:
-                words = [number, str(os.getpid()), self._module, _PACKAGES]
+                command = program("cuda_agent.workspace.forked", number, str(os.getpid()), self._module)
                 self._process = popen(
-                    confined(options, [sys.executable, "-P", "-c", _PROGRAM, *words]),
+                    confined(options, command),
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
                     env=self._environment, pass_fds=(theirs.fileno(),), start_new_session=True,
                 )  # fmt: skip

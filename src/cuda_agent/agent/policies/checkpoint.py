@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.policies import stall
-from cuda_agent.agent.policy import Brief
+from cuda_agent.agent.policy import FINISH, Brief, finish
 from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
 from cuda_agent.agent.trained.dialogue import ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
@@ -15,8 +15,6 @@ from cuda_agent.agent.trained.sampler import load_model, torch_device
 from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import NotCovered, TaskError
 from cuda_agent.core.records import PolicyMove, ToolCall, Turn
-
-_FINISH = "Finish"
 
 
 class CheckpointPolicy:
@@ -42,9 +40,9 @@ class CheckpointPolicy:
         try:
             plans = self._plans
         except NotCovered as gap:
-            return _finish(gap.cause, "not_covered")
+            return finish(gap.cause, "not_covered")
         except TaskError as error:
-            return _finish(f"the reference can't be captured as a graph: {error}", "not_covered")
+            return finish(f"the reference can't be captured as a graph: {error}", "not_covered")
         opening = tuple(
             ToolCall(id=f"plans-{number}", tool="Bash", arguments={"command": command})
             for number, command in enumerate(laying_out(plans), 1)
@@ -54,7 +52,7 @@ class CheckpointPolicy:
         played = self._split(history[1:] if opening else history)
         if len(played) > self._episodes:
             passed = any(result.data.get("verdict") == "passed" for turn in history for result in turn.results)
-            return _finish(f"{self._episodes} episodes played", "finished" if passed else "gave_up")
+            return finish(f"{self._episodes} episodes played", "finished" if passed else "gave_up")
         return self._move(plans, played[-1], len(played), len(history))
 
     @cached_property
@@ -70,7 +68,7 @@ class CheckpointPolicy:
         (sampled,) = make_sampler(self._model, self._dialogue, self._settings, seed)([context])
         parsed = self._dialogue.parse_turn(sampled.token_ids, index)
         # The model's Finish ends an episode. The run ends when all episodes are played.
-        calls = tuple(call for call in parsed.calls if call.tool != _FINISH or call.malformed)
+        calls = tuple(call for call in parsed.calls if call.tool != FINISH or call.malformed)
         ends = len(calls) < len(parsed.calls)
         said = "Done with this episode." if ends else "No tool was called; call one."
         return PolicyMove(
@@ -89,7 +87,7 @@ class CheckpointPolicy:
         for turn in turns:
             found[-1].append(turn)
             parsed = self._dialogue.parse_turn(turn.token_ids or (), turn.index)
-            finished = any(call.tool == _FINISH and not call.malformed for call in parsed.calls)
+            finished = any(call.tool == FINISH and not call.malformed for call in parsed.calls)
             if finished or len(found[-1]) >= self._settings.turns:
                 found.append([])
         return found
@@ -103,11 +101,6 @@ class CheckpointPolicy:
             context += turn.token_ids or ()
             context += self._dialogue.encode_answers(parsed, turn.results, self._settings.turns - number)
         return context
-
-
-def _finish(message: str, outcome: str) -> PolicyMove:
-    call = ToolCall(id="finish", tool=_FINISH, arguments={"message": message, "outcome": outcome})
-    return PolicyMove(message="", calls=(call,))
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.policies import stall
-from cuda_agent.agent.policy import Brief
+from cuda_agent.agent.policy import Brief, finish
 from cuda_agent.core.assets import filled
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError, UsageError
@@ -118,12 +118,12 @@ class ShortPolicy:
         try:
             dialogue = self._dialogue
         except NotCovered as gap:
-            return _finish(gap.cause, "not_covered")
+            return finish(gap.cause, "not_covered")
         except TaskError as error:
-            return _finish(f"the reference can't be captured as a graph: {error}", "not_covered")
+            return finish(f"the reference can't be captured as a graph: {error}", "not_covered")
         if len(history) >= TURNS * ATTEMPTS:
             passed = any(result.data.get("verdict") == Verdict.PASSED for turn in history for result in turn.results)
-            return _finish(f"{ATTEMPTS} attempts of {TURNS} turns", "finished" if passed else "gave_up")
+            return finish(f"{ATTEMPTS} attempts of {TURNS} turns", "finished" if passed else "gave_up")
         attempt = history[len(history) // TURNS * TURNS :]
         try:
             reply = self._client.complete(ChatRequest(self._messages(attempt), None))
@@ -156,8 +156,3 @@ def _computed(source: str) -> str:
         if not is_text and not is_draw and not isinstance(node, ast.Import | ast.ImportFrom):
             kept.append(ast.get_source_segment(source, node) or "")
     return "\n".join(kept)
-
-
-def _finish(message: str, outcome: str) -> PolicyMove:
-    call = ToolCall(id="finish", tool="Finish", arguments={"message": message, "outcome": outcome})
-    return PolicyMove(message="", calls=(call,))

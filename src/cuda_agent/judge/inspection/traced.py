@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.assets import PACKAGES
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate
@@ -24,7 +25,6 @@ from cuda_agent.workers.buffers import extent_bytes
 from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
-_PACKAGES = Path(__file__).resolve().parents[3]
 _OUTPUT_BYTES = 8 << 20
 
 
@@ -52,7 +52,7 @@ def run_traced(
     spec = SandboxSpec(
         scratch=scratch,
         level=settings.level,
-        readable=(_PACKAGES, *readable),
+        readable=(PACKAGES, *readable),
         hidden=settings.hidden,
         environment=dict(environment or {}),
         gpu=settings.device is Device.CUDA,

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from cuda_agent.agent.context import Progress
 from cuda_agent.core import bytecode
+from cuda_agent.core.assets import PACKAGES
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import TaskError, UsageError, WorkerError
 from cuda_agent.core.extraction import ExtractedTask, Extraction
@@ -25,7 +26,6 @@ from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
-_PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 1 << 20
 _MOST_BYTES = 64 << 20
 #: idle threads don't spin on the cores of other processes; the sandbox has no network.
@@ -114,7 +114,7 @@ def _run(
         spec = SandboxSpec(
             scratch=scratch,
             level=level,
-            readable=(folder, _PACKAGES, *whole.folders, *readable, *map(Path, compiled.values())),
+            readable=(folder, PACKAGES, *whole.folders, *readable, *map(Path, compiled.values())),
             environment=compiled | own | _ENVIRONMENT,
             gpu=job.device is Device.CUDA,
             limits=SandboxLimits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=4096),
