@@ -1,6 +1,5 @@
 """Opens the judge of one run: a session, and a socket at which commands in the agent's shell reach it."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.core.records import Task
 from cuda_agent.workspace.layout import Workspace
+from cuda_agent.workspace.temporary import temporary_folder
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def open_judge(
     from cuda_agent.judge import JudgeServer, JudgeSession
 
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
+        folder = stack.enter_context(temporary_folder("socket"))
         session = JudgeSession(task, workspace.options, progress=progress, hidden=hidden)
         stack.callback(session.close)
         if not admitted:

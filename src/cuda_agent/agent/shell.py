@@ -3,7 +3,6 @@
 
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, resolve_level, spawn
 from cuda_agent.workspace.sockets import listening_sockets
+from cuda_agent.workspace.temporary import temporary_folder
 
 MAX_BACKGROUND = 8
 #: bytes of a command's output that one look returns at most; the rest stays in the sandbox's log.
@@ -137,8 +137,8 @@ def open_shell(
     """Yields a shell for one run. It can't change the workspace's fixed files or see the `hidden` folders. The
     workspace's commands (`utils/*`) reach the judge at `socket`; `gpu COMMAND` is the only way to the GPU. Raises
     SandboxError."""
-    with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
-        scratch, logs, gpu = (Path(temporary) / name for name in ("scratch", "logs", "gpu"))
+    with temporary_folder("shell") as temporary:
+        scratch, logs, gpu = (temporary / name for name in ("scratch", "logs", "gpu"))
         for folder in (scratch, logs, gpu):
             folder.mkdir()
         root = workspace.directory

@@ -23,13 +23,13 @@ from cuda_agent.judge.verify.compare import error_floor
 from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.buffers import gpu_memory
-from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import Worker, WorkerSettings
 from cuda_agent.workers.requests.reference import CallEstimate, EstimateCall, ImportCapture, TaskSpec
 from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level
+from cuda_agent.workspace.temporary import temporary_folder
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -110,7 +110,7 @@ class Resources:
             return
         self._opened = True
         self.level = resolve_level(self.options.sandbox)
-        self.directory = self._stack.enter_context(judge_folder())
+        self.directory = self._stack.enter_context(temporary_folder("judge"))
         hidden = tuple(path for path in (Path.cwd(), cache_dir(), *self._hidden) if len(path.resolve().parts) > 1)
         memory = self.options.host_memory_mib
         settings = WorkerSettings(self.options.device, self.level, memory, hidden, self._importable)

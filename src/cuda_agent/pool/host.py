@@ -4,7 +4,6 @@ The computations of the caller and of builders don't delay the clock of a device
 """
 
 import os
-import tempfile
 import time
 from collections import OrderedDict
 from contextlib import ExitStack, nullcontext
@@ -23,6 +22,7 @@ from cuda_agent.pool.queued import QueuedSession
 from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import Address, QueueServer
 from cuda_agent.workers.affinity import keep_off
+from cuda_agent.workspace.temporary import temporary_folder
 
 #: The niceness of builders, so that timed programs come first.
 _NICE = 5
@@ -147,9 +147,9 @@ class DeviceHost:
         return QueuedSession(task, self._options, queue, sharing, hidden=self._hidden, card_bytes=self._card)
 
     def _own_queue(self) -> Address:
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-queue-"))
+        folder = self._stack.enter_context(temporary_folder("queue"))
         rule = QueueRule(None, shares_cores=self._options.device is Device.CPU)
-        return self._stack.enter_context(QueueServer(Path(folder) / "queue.sock", rule)).address
+        return self._stack.enter_context(QueueServer(folder / "queue.sock", rule)).address
 
 
 def card_bytes(gpu: str | None) -> int:

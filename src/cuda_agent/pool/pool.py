@@ -8,7 +8,6 @@ wait.
 
 import contextlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +28,7 @@ from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import Address, QueueServer
 from cuda_agent.workers.affinity import kept_for_timing, share
 from cuda_agent.workers.helper import HelperProcess, Role
+from cuda_agent.workspace.temporary import temporary_folder
 
 #: The number of tasks whose judges a device keeps ready.
 SESSIONS = 4
@@ -84,7 +84,7 @@ class Pool:
             raise UsageError("A pool needs at least one builder and one session", "Give 1 or more")
         self._options, self._sessions, self._hidden, self._log = options, sessions, tuple(hidden), log
         self._stack = contextlib.ExitStack()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-pool-")))
+        self._folder = self._stack.enter_context(temporary_folder("pool"))
         self._lock = threading.Lock()
         self._unfinished: set[Future[Evaluation]] = set()
         self._closed = False

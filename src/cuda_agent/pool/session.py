@@ -1,6 +1,5 @@
 """The judge of one task, used through a pool: the remote counterpart of `JudgeSession`."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +14,7 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 from cuda_agent.judge import Built, JudgeServer, JudgeSession, Progress
 from cuda_agent.pool.pool import Pool
 from cuda_agent.workspace.layout import Workspace
+from cuda_agent.workspace.temporary import temporary_folder
 
 
 class PooledSession:
@@ -93,7 +93,7 @@ class PooledJudges:
         """Yields the session, with the task admitted unless it was `admitted` before, and the path of the socket for
         commands inside the workspace. Raises TaskError, and what `Pool` raises."""
         with self._open(task, progress, admitted) as session, ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
+            folder = stack.enter_context(temporary_folder("socket"))
             # The server uses only the methods that `PooledSession` has.
             same = cast("JudgeSession", session)
             server = stack.enter_context(JudgeServer(same, workspace, folder / "judge.sock"))

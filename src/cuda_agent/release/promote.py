@@ -30,8 +30,8 @@ from cuda_agent.release.regressions import KnownFailure, read_failures, remember
 from cuda_agent.release.shapes import batch_size, resized_task, sizes_to_try
 from cuda_agent.release.speed import ColdProcess, speed
 from cuda_agent.release.subject import Subject
-from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workspace.sandbox import resolve_level
+from cuda_agent.workspace.temporary import temporary_folder
 
 #: trials after the first process, and at other shapes.
 FEW_TRIALS = 3
@@ -70,7 +70,7 @@ def promote(
         raise StoreError(f"The registry {registry} can't be written", "Choose another --registry")
     own = [one for one in subject.evaluations if one.task_key == subject.task.key]
     remember(registry, subject.task.key, own)
-    with judge_folder() as folder:
+    with temporary_folder("judge") as folder:
         examination = Examination(subject, gate, rivals, registry, folder, progress)
         examination.run()
     promotion = Promotion(

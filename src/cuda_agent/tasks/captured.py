@@ -11,10 +11,10 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskGraph, TaskRequest
-from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import Worker, WorkerFault, WorkerSettings
 from cuda_agent.workers.roles import Role
 from cuda_agent.workers.supply import WorkerSupply
+from cuda_agent.workspace.temporary import temporary_folder
 
 #: Loads, checks, captures and compiles one task.
 CHECKER = Role("checker", TASK_CHECK, compiles=True)
@@ -38,7 +38,7 @@ def task_workers(
     device: Device, level: SandboxLevel, memory_mib: int = MEMORY_MIB, role: Role = CHECKER
 ) -> Iterator[Callable[[], Worker]]:
     """Yields a function that starts a worker, which raises WorkerError. Those that are left end with the block."""
-    with judge_folder() as folder:
+    with temporary_folder("judge") as folder:
         supply = task_supply(device, level, memory_mib, folder)
         try:
             yield lambda: supply.start(role)

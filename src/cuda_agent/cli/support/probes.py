@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.stack import available_memory, find_nvcc, first_line, output_lines, query_gpus
 from cuda_agent.workspace.sandbox import SandboxSpec, sandbox_facts, spawn
+from cuda_agent.workspace.temporary import temporary_folder
 
 _GIB = 1 << 30
 _TIMEOUT_S = 180
@@ -122,8 +122,8 @@ def probe_sandbox(torch: dict[str, Any]) -> Probe:
 
 def _gpu_inside(level: SandboxLevel) -> str | None:
     """Why torch can't compute on the GPU in such a sandbox; None where it can."""
-    with tempfile.TemporaryDirectory(prefix="cuda-agent-doctor-") as folder:
-        scratch, log = Path(folder) / "scratch", Path(folder) / "log"
+    with temporary_folder("doctor") as folder:
+        scratch, log = folder / "scratch", folder / "log"
         scratch.mkdir()
         try:
             spec = SandboxSpec(scratch=scratch, level=level, gpu=True)
@@ -182,7 +182,7 @@ def _torch_command() -> list[str]:
 
 
 def _compile(command: list[str], source: str) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory(prefix="cuda-agent-doctor-") as folder:
+    with temporary_folder("doctor") as folder:
         return _run([*command, "-c", str(_TEXTS / source), "-o", f"{folder}/probe.o"])
 
 

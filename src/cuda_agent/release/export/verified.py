@@ -12,12 +12,12 @@ from cuda_agent.judge import Reference
 from cuda_agent.release.export.rewrite import wrapped_call
 from cuda_agent.release.export.source import Finished
 from cuda_agent.workers.buffers import ALIGNMENT, dense
-from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import WorkerSettings
 from cuda_agent.workers.requests.reference import TaskSpec
 from cuda_agent.workers.roles import REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level
+from cuda_agent.workspace.temporary import temporary_folder
 
 _SEED = 1
 #: the allowed relative error where the judge recorded none (outputs that aren't floating point).
@@ -56,7 +56,7 @@ def describe_task(finished: Finished) -> TaskSpec:
     hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
     level = resolve_level(options.sandbox)
     settings = WorkerSettings(options.device, level, options.host_memory_mib, hidden)
-    with judge_folder() as folder:
+    with temporary_folder("judge") as folder:
         supply = WorkerSupply(settings, folder)
         try:
             worker = supply.start(REFERENCE)

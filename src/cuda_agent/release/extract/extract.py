@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from cuda_agent.release.extract.specs import WholeModelSource
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
+from cuda_agent.workspace.temporary import temporary_folder
 
 _MEMORY_MIB = 1 << 20
 _MOST_BYTES = 64 << 20
@@ -104,8 +104,7 @@ def _run(
     job: ExtractionJob, whole: WholeModelSource, level: SandboxLevel, readable: Sequence[Path], timeout_s: float
 ) -> str:
     """Runs the sandboxed process. Returns its answer as text."""
-    with tempfile.TemporaryDirectory(prefix="cuda-agent-extract-") as name:
-        folder = Path(name)
+    with temporary_folder("extract") as folder:
         scratch, compiled = folder / "scratch", bytecode.environment()
         scratch.mkdir()
         (folder / "job.json").write_text(job.model_dump_json())

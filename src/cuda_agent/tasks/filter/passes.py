@@ -24,9 +24,9 @@ from cuda_agent.tasks.filter.processes import Processes
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
 from cuda_agent.tasks.filter.timing import Disturbed, TimingTurns, time_task
 from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.sandbox import resolve_level
+from cuda_agent.workspace.temporary import temporary_folder
 
 #: The least host memory of a process, which has torch and its compiler.
 _LEAST_MIB = 3072
@@ -64,7 +64,7 @@ class Passes:
             finally:
                 compiling.kill()
         self._level = resolve_level(self._options.sandbox)
-        self._folder = self._stack.enter_context(judge_folder())
+        self._folder = self._stack.enter_context(temporary_folder("judge"))
         rule = QueueRule(_device_bytes(self._options))
         self._queue = self._stack.enter_context(QueueServer(Path(self._folder) / "queue.sock", rule)).address
         return self

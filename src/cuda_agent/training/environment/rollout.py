@@ -1,7 +1,6 @@
 """One episode: it takes the policy's tokens, runs tool calls, returns answers as tokens and ends as an `Episode`."""
 
 import os
-import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -27,9 +26,10 @@ from cuda_agent.training.config import Fault
 from cuda_agent.training.environment.judges import Judges, RememberingSession
 from cuda_agent.training.episodes import Episode
 from cuda_agent.workspace import layout
+from cuda_agent.workspace.temporary import temporary_folder
 
 #: folder of workspaces in memory: files are written durably, which is cheap there, and end with the episode.
-_MEMORY = "/dev/shm"
+_MEMORY = Path("/dev/shm")
 _NAMES = frozenset(tool.__name__ for tool in ALL)
 #: tools that don't change the candidate, unless a command runs in the background.
 _READING = frozenset({"Read", "Grep", "Glob", "Compile", "Verify", "Profile", "Finish"})
@@ -71,7 +71,7 @@ class Rollout:
     def open(self) -> None:
         """Lays out the workspace and the prompt. Raises TaskError, NotCovered and StoreError."""
         where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-episode-", dir=where)))
+        folder = self._stack.enter_context(temporary_folder("episode", where))
         plans = self.judges.offers(self.task) if self.dialogue.offers_plans else ()
         workspace = layout.create(self.task, folder / "workspace", options=self.judges.options)
         for path, text in laid_out(plans).items():

@@ -1,4 +1,4 @@
-"""Folders of judges: gone after their judge, and removed by the next one where it was killed."""
+"""Temporary folders: gone after their block, and removed by the next process where theirs was killed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.workers.folder import PREFIX, judge_folder, remove_stale
+from cuda_agent.workspace.temporary import PREFIX, remove_stale, temporary_folder
 
 KILLED = """
 import os, signal
-from cuda_agent.workers.folder import judge_folder
-with judge_folder() as folder:
+from cuda_agent.workspace.temporary import temporary_folder
+with temporary_folder("judge") as folder:
     print(folder, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -28,21 +28,21 @@ def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
-def test_gone_after_the_block_and_left_alone_during_it() -> None:
-    with judge_folder() as folder:
+def test_gone_after_the_block_and_left_alone_during_it(tmp_path: Path) -> None:
+    with temporary_folder("judge") as folder:
         (folder / "file").write_text("")
-        assert remove_stale() == []
-        with judge_folder() as other:
+        assert remove_stale(tmp_path) == []
+        with temporary_folder("judge") as other:
             assert other != folder
         assert (folder / "file").exists()
     assert not folder.exists()
 
 
-def test_a_killed_judges_folder_is_removed_by_the_next() -> None:
+def test_a_killed_process_folder_is_removed_by_the_next() -> None:
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     folder = Path(done.stdout.strip())
     assert folder.is_dir()
-    with judge_folder():
+    with temporary_folder("shell"):
         assert not folder.exists()
 
 
@@ -52,5 +52,5 @@ def test_a_folder_without_a_lock_has_a_minute(tmp_path: Path) -> None:
     old.mkdir()
     then = time.time() - 120
     os.utime(old, (then, then))
-    assert remove_stale() == [old]
+    assert remove_stale(tmp_path) == [old]
     assert young.exists()

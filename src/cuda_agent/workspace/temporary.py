@@ -1,4 +1,4 @@
-"""A judge's temporary folder, locked while the judge lives. The next judge removes the folder of a killed one."""
+"""Temporary folders, each locked while its process lives. The next process removes the folder of a killed one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pathlib import Path
 
 from cuda_agent.core.errors import StoreError
 
-PREFIX = "cuda-agent-judge-"
-_LOCK = "judge.lock"
-#: seconds for which a folder without a lock is kept, since its judge may be about to lock it.
+PREFIX = "cuda-agent."
+_LOCK = "in-use.lock"
+#: seconds for which a folder without a lock is kept, since its process may be about to lock it.
 _GRACE_S = 60.0
 
 
 @contextlib.contextmanager
-def judge_folder() -> Iterator[Path]:
-    """Makes a folder and removes it after the block. Also removes the folders of killed judges. Raises StoreError."""
-    remove_stale()
+def temporary_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
+    """Makes a folder, and removes it after the block. Also removes those of killed processes. Raises StoreError."""
+    within = within or Path(tempfile.gettempdir())
+    remove_stale(within)
     try:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}.", dir=within))
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(
@@ -38,11 +39,11 @@ def judge_folder() -> Iterator[Path]:
         os.close(lock)
 
 
-def remove_stale() -> list[Path]:
-    """Removes and returns this user's folders whose judge has ended. A lock ends with its process; process numbers
-    would be ambiguous where containers share /tmp."""
+def remove_stale(within: Path) -> list[Path]:
+    """Removes and returns this user's folders there whose process has ended. A lock ends with its process; process
+    numbers would be ambiguous where containers share /tmp."""
     removed = []
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in within.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not _is_abandoned(folder):
                 continue
