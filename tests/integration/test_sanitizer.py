@@ -4,12 +4,12 @@ what it is given and prints a report; see tests/gpu for the tool itself."""
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cuda_agent.core.assets import program
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.inspection import sanitizer
@@ -38,8 +38,9 @@ def session() -> Iterator[JudgeSession]:
 def test_a_call_from_files(session: JudgeSession, tmp_path: Path) -> None:
     right = "assert x.shape == (64, 256) and self.scale.mean() != 1, 'drawn anew'\nreturn self.right(x, y)"
     write_call(session, specimen(right), None, tmp_path)
-    command = [sys.executable, "-P", "-m", "cuda_agent.workers.inside.once", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        program("cuda_agent.workers.inside.once", str(tmp_path)), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -1,5 +1,8 @@
-"""Reads the files beside a module that uses them: tables and lists of names in YAML, and templates of texts."""
+"""Reads the files beside a module that uses them: tables and lists of names in YAML, and templates of texts. Names the
+command that runs a module of this package.
+"""
 
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -10,6 +13,13 @@ if TYPE_CHECKING:
 
 #: the folder from which this package was imported.
 PACKAGES = Path(__file__).resolve().parents[2]
+
+
+def program(module: str, *words: str) -> list[str]:
+    """Returns the command that calls `main` of a module of this package, from the folder that it was imported from
+    here. -P: nothing is imported from the working directory."""
+    text = "import sys; own = sys.argv.pop(); own in sys.path or sys.path.insert(0, own); "
+    return [sys.executable, "-P", "-c", f"{text}from {module} import main; main()", *words, str(PACKAGES)]
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cuda_agent.workspace.forkserver import program
+from cuda_agent.core.assets import program
 
 
 class Role(NamedTuple):

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.core.assets import PACKAGES
+from cuda_agent.core.assets import program
 from cuda_agent.core.errors import SandboxError
 
 _SEND_TIMEOUT_S = 30.0
@@ -33,13 +33,6 @@ def popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
     if spawner is None:
         spawner = _spawners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="spawn"))
     return spawner.submit(lambda: subprocess.Popen(argv, **options)).result()
-
-
-def program(module: str, *words: str) -> list[str]:
-    """Returns the command that calls `main` of a module of this package, from the folder that it was imported from
-    here. -P: nothing is imported from the working directory. `main` turns the garbage collector on again."""
-    text = "import gc, sys; gc.disable(); own = sys.argv.pop(); own in sys.path or sys.path.insert(0, own); "
-    return [sys.executable, "-P", "-c", f"{text}from {module} import main; main()", *words, str(PACKAGES)]
 
 
 def confined(restrictions: Mapping[str, object], command: Sequence[str]) -> list[str]:

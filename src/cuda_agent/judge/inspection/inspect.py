@@ -1,12 +1,12 @@
 """Makes the report of an inspection: generated code, a run with kernel times, counters, and the limit."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from cuda_agent.core.assets import program
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.inspection import InspectReport, KernelRun, LeastWork, Roofline
@@ -64,7 +64,7 @@ class _Dynamic:
         return self._fields(ran, counted, roofline)
 
     def _program(self, files: Path, *options: str) -> list[str]:
-        return [sys.executable, "-P", "-m", "cuda_agent.workers.inside.inspected", str(files), *options]
+        return program("cuda_agent.workers.inside.inspected", str(files), *options)
 
     def _ran(self, files: Path, scratch: Path, options: tuple[str, ...]) -> dict[str, Any]:
         command = self._program(files, *options)

@@ -4,14 +4,13 @@ The candidate runs from files (`traced`). A finding convicts. No finding says on
 """
 
 import re
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.core.assets import tables
+from cuda_agent.core.assets import program, tables
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Violation
@@ -116,7 +115,7 @@ def command(sanitizer: Path, tool: str, files: Path) -> list[str]:
     return [
         str(sanitizer), "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all",
         "--launch-timeout", "0", "--print-limit", "200", *(["--report-api-errors", "no"] if tool == "memcheck" else []),
-        sys.executable, "-P", "-m", "cuda_agent.workers.inside.once", str(files),
+        *program("cuda_agent.workers.inside.once", str(files)),
     ]  # fmt: skip
 
 

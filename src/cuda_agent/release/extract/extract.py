@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 
 from cuda_agent.agent.context import Progress
 from cuda_agent.core import bytecode
-from cuda_agent.core.assets import PACKAGES
+from cuda_agent.core.assets import PACKAGES, program
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import TaskError, UsageError, WorkerError
 from cuda_agent.core.extraction import ExtractedTask, Extraction
@@ -118,8 +117,7 @@ def _run(
             gpu=job.device is Device.CUDA,
             limits=SandboxLimits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=4096),
         )
-        module = "cuda_agent.release.extract.worker"
-        command = [sys.executable, "-P", "-m", module, str(folder / "job.json"), str(result)]
+        command = program("cuda_agent.release.extract.worker", str(folder / "job.json"), str(result))
         with spawn(command, spec, cwd=scratch, log=folder / "log") as process:
             try:
                 process.wait(timeout_s)

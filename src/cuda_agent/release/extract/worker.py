@@ -1,4 +1,4 @@
-"""Finds the tasks in a model: `python -m cuda_agent.release.extract.worker JOB RESULT`, inside a sandbox.
+"""Finds the tasks in a model, inside a sandbox. Its arguments are the files JOB and RESULT.
 
 JOB holds an `ExtractionJob`, RESULT will hold an `ExtractionAnswer`. The user's code runs here and nowhere else.
 """
@@ -216,14 +216,9 @@ def answer(job: ExtractionJob) -> ExtractionAnswer:
         return ExtractionAnswer(cause=error.cause, remedy=error.remedy, detail=error.detail)
 
 
-def main(arguments: list[str]) -> int:
-    job, result = (Path(argument) for argument in arguments)
+def main() -> None:
+    job, result = map(Path, sys.argv[1:])
     # The user's code may print.
     with contextlib.redirect_stdout(sys.stderr):
         found = answer(ExtractionJob.model_validate_json(job.read_text()))
     result.write_text(found.model_dump_json())
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -1,5 +1,4 @@
-"""Makes a candidate's calls from files, for `Inspect`: `python -m cuda_agent.workers.inside.inspected FOLDER
-[--counters | --roofline]`.
+"""Makes a candidate's calls from files, for `Inspect`; its arguments are the folder and `--counters` or `--roofline`.
 
 It reads FOLDER/call.json like `once`, and prints one line of JSON: times of events, kernels with their launches from
 CUPTI, the resources of a multiprocessor; with `--roofline` also the device's measured limits. With `--counters` (under
@@ -29,7 +28,11 @@ _WARM_S, _CALLS, _RECORDED = 0.3, 15, 3
 _L2_TIMES = 3
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
+    run_to_the_end(_calls)
+
+
+def _calls(arguments: list[str]) -> int:
     folder, options = Path(arguments[0]), arguments[1:]
     call = read_call(folder)
     device = Device(call["device"])
@@ -130,7 +133,3 @@ def _best_s(work: Callable[[], Any], device: Device) -> float:
         synchronize(device)
         best = min(best, time.perf_counter() - begin)
     return best
-
-
-if __name__ == "__main__":
-    run_to_the_end(main)

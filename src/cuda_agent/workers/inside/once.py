@@ -1,4 +1,4 @@
-"""Calls a candidate once, from files, for compute-sanitizer: `python -m cuda_agent.workers.inside.once FOLDER`.
+"""Calls a candidate once, from files, for compute-sanitizer; its argument is the folder.
 
 FOLDER/call.json is {device, library, model, init, inputs_spec, inputs: [...], state: {name: ...}}, where a tensor is
 {file, shape, strides, dtype} with its bytes in that file. CUDA IPC isn't used, and torch's caching allocator is off
@@ -29,7 +29,11 @@ from cuda_agent.workers.requests.candidate import LoadCandidate
 FAILED = 3
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
+    run_to_the_end(_call)
+
+
+def _call(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     call = read_call(folder)
     program, inputs = load_call(folder, call)
@@ -78,7 +82,3 @@ def run_to_the_end(program: Callable[[list[str]], int]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    run_to_the_end(main)
