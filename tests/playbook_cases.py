@@ -316,6 +316,7 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "channel_norm": (lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt(), [_r(4, 64, 33)]),
     "two_frames": (lambda x: F.softmax(x, -1).sum(0), [_r(40, 50)]),
     "reductions_of_scalars": (lambda x: (x.amin(0).sum(0) + 1, x.amin(0).mean(0).amax(0) * 2), [_r(9)]),
+    "indices_and_flips_of_scalars": (lambda x: (x.amin(0).argmax(0) + 1, x.amin(0).flip(0) * 2), [_r(9)]),
     "kl": (
         lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y.flip(0), -1), reduction="batchmean"),
         [_r(20, 60), _r(20, 60)],

@@ -82,8 +82,8 @@ def exact(work: Kernel) -> Kernel:
             term = state.add(Expr("exp", type_, (state.add(Expr("sub", type_, (body, top))),)))
         else:
             total = state.add(Expr("reduce", type_, (body,), name="sum"))
-            part = state.add(Expr("const", type_, value=1.0 / count))
-            mean = state.add(Expr("mul", type_, (total, part)))
+            size = state.add(Expr("const", type_, value=float(count)))
+            mean = state.add(Expr("div", type_, (total, size)))
             term = state.add(Expr("square", type_, (state.add(Expr("sub", type_, (body, mean))),)))
         return state.add(Expr("reduce", type_, (term,), name="sum"))
 

@@ -31,7 +31,14 @@ def _count(b: Builder, x: str, dims: Sequence[int]) -> int:
 def mean_of(b: Builder, x: str, dims: Sequence[int], *, keep: bool) -> str:
     """Adds the mean in the accumulation type."""
     total = b.reduce("sum", x, dims, dtype=b.inner(x), keep=keep)
-    return b.pointwise("mul", total, 1.0 / _count(b, x, dims), dtype=b.inner(x))
+    return shared(b, total, _count(b, x, dims), b.inner(x))
+
+
+def shared(b: Builder, total: str, count: float, dtype: str) -> str:
+    """Adds total / count. It isn't a product with the inverse, since the mean of equal values must be that value."""
+    if math.frexp(count)[0] == 0.5:
+        return b.pointwise("mul", total, 1.0 / count, dtype=dtype)
+    return b.pointwise("div", total, float(count), dtype=dtype)
 
 
 def variance_of(b: Builder, x: str, dims: Sequence[int], correction: float, *, keep: bool) -> str:
@@ -90,11 +97,9 @@ def place_of_extreme(b: Builder, node: Node, kind: str) -> str:
     """Lowers argmax and argmin."""
     x, dim, keep = b.arg(node, 0), b.arg(node, 1, "dim"), bool(b.arg(node, 2, "keepdim", False))
     shape = b.shape_of(x)
-    if dim is None:
+    if dim is None or not shape:
         # The index is that of the flattened tensor.
         return b.finish(node, place_of(b, kind, b.reshape(x, (ir.numel(shape),)), 0, keep=False))
-    if not shape:
-        raise CantLower("looks for the place of a scalar")
     return b.finish(node, place_of(b, kind, x, int(dim) % len(shape), keep=keep))
 
 

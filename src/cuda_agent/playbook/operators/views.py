@@ -66,7 +66,7 @@ def select(b: Builder, node: Node) -> str:
 
 def flip(b: Builder, node: Node) -> str:
     shape = b.out(node).shape
-    dims = {int(d) % len(shape) for d in b.arg(node, 1)}
+    dims = {int(d) % len(shape) for d in b.arg(node, 1) if shape}
     axes = [ir.Axis(d, -1, size - 1) if d in dims else ir.Axis(d) for d, size in enumerate(shape)]
     return b.view(node.name, shape, b.arg(node, 0), axes)
 

@@ -12,7 +12,7 @@ from typing import Any
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower
-from cuda_agent.playbook.operators.reductions import mean_of
+from cuda_agent.playbook.operators.reductions import mean_of, shared
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS, read
 
 #: kind of reduction -> the operator that joins two elements.
@@ -256,7 +256,7 @@ def _average(b: Builder, node: Node, x: str, directions: Sequence[Direction], di
     total = _reduced(b, "sum", x, directions, 0.0, inner)
     if isinstance(divisor, str):
         return b.finish(node, b.pointwise("div", total, divisor, dtype=inner))
-    return b.finish(node, b.pointwise("mul", total, 1.0 / divisor, dtype=inner))
+    return b.finish(node, shared(b, total, divisor, inner))
 
 
 def avg_pool(b: Builder, node: Node) -> str:
