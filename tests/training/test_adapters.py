@@ -18,7 +18,7 @@ from cuda_agent.training.config import EpisodeLimits, ModelOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import save_critic, save_policy, take_weights
 from cuda_agent.training.engine.sampler import PolicyCopy
-from cuda_agent.training.engine.worker import _check_adapters, open_actor, open_critic
+from cuda_agent.training.engine.worker import check_adapters, open_actor, open_critic
 from cuda_agent.training.episodes import Episode, read_episodes
 from cuda_agent.training.metrics import read_metrics
 from cuda_agent.training.stages.records import STAGES
@@ -105,7 +105,7 @@ def test_adapters_that_can_not_be_merged_are_refused(model: Path) -> None:
 
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(model), LoraConfig(target_modules=["q_proj"]))
     with pytest.raises(UsageError, match=r"can't be merged outside of its layers: .*q_proj"):
-        _check_adapters(adapted, str(model))
+        check_adapters(adapted, str(model))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +19,10 @@ import toy
 
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.training.config import EpisodeLimits
-from cuda_agent.training.engine import platform
+from cuda_agent.training.engine import platform, worker
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import open_actor
-from cuda_agent.training.episodes import read_episodes
+from cuda_agent.training.episodes import Episode, read_episodes
 from cuda_agent.training.metrics import MetricsLog, read_metrics
 from cuda_agent.training.protect import TrainingHalted
 from cuda_agent.training.stages.records import STAGES, TrainingManifest
@@ -128,6 +129,34 @@ def test_what_dies_while_held_out_tasks_are_played_loses_no_step(tmp_path: Path)
     assert end is not None and end.steps == 3 and "held_out_files" in end.numbers
     assert weights.read_bytes() == before and len(read_metrics(tmp_path / "run")) == known
     assert not list((tmp_path / "run/ppo").glob("step-*"))
+
+
+def test_an_unpaid_episode_is_left_out_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge fails on one of 8 episodes; the updates of actor and critic have the 7 others, in mini-batches of 4 and
+    3."""
+    learnt: list[list[Episode]] = []
+    step = worker._Engine._step
+
+    def counted(self: worker._Engine, episodes: list[Episode], *rest: Any) -> Any:
+        learnt.append(list(episodes))
+        return step(self, episodes, *rest)
+
+    class Fails(toy.ToyEnvironment):
+        def play(self, *tasks: Any, **named: Any) -> list[Episode]:
+            first, *others = super().play(*tasks, **named)
+            return [first.model_copy(update={"reward": None, "milestone": None, "ratio": None}), *others]
+
+    monkeypatch.setattr(worker._Engine, "_step", counted)
+    monkeypatch.setattr(toy, "ToyEnvironment", Fails)
+    only = dict.fromkeys(("warmup", "sample", "rft", "value"))
+    options = toy.options(**only, ppo={"steps": 1, **toy.STEP, "mini_batch": 4}, evaluate=False)
+    Training(tmp_path / "run", options, toy.ToyDomain()).run(STAGES)
+    assert [len(part) for part in learnt] == [4, 3, 4, 3]
+    for parts in (learnt[:2], learnt[2:]):
+        seeds = sorted(one.seed for part in parts for one in part)
+        assert len(seeds) == 7 and all(one.reward is not None for part in parts for one in part)
+    (line,) = read_metrics(tmp_path / "run")
+    assert line["actor_pg_loss"] == line["actor_pg_loss"] and line["critic_vf_loss"] > 0
 
 
 def test_fine_tuning_learns_the_very_tokens(tmp_path: Path) -> None:

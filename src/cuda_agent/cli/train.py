@@ -53,10 +53,10 @@ def _check(options: TrainingOptions) -> CommandAnswer:
     from cuda_agent.training.stages.run import check
 
     KernelDomain(options, Path())
-    check(options)
+    memory = check(options)
     wanted = [name for name in STAGES if name == "base" or getattr(options, name) is not None]
     said = f"{options.name}: {', '.join(wanted)} by the launcher {options.launcher}; verl accepts it"
-    return CommandAnswer(options, said=[said])
+    return CommandAnswer(options, said=[said, *map(str, memory)])
 
 
 def _lines(manifest: TrainingManifest, directory: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@
 judge with which promotion, whole models, datasets and benchmarks measure, so that all use the same rules.
 """
 
+from cuda_agent.judge.build.compiler import prune_builds
 from cuda_agent.judge.build.extension import Built, Progress, build_extension
 from cuda_agent.judge.build.toolchain import find_toolchain, gencode
 from cuda_agent.judge.case import Case
@@ -31,6 +32,6 @@ __all__ = [
     "GpuProbe", "JudgeServer", "JudgeSession", "Progress", "Reference", "Sample", "Secrets", "Sharing", "Stability",
     "Tolerance", "Verification", "WholeAnswer", "build_extension", "datasheet", "device_facts", "device_roofline",
     "error_floor", "evaluate", "failing", "find_sanitizer", "find_toolchain", "gencode", "profile_candidate",
-    "random_operators", "same_twice", "sanitizer_findings", "summarize", "timing_bytes", "total_bytes",
+    "prune_builds", "random_operators", "same_twice", "sanitizer_findings", "summarize", "timing_bytes", "total_bytes",
     "wait_for_quiet", "work_needed",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """The pool as Ray actors: builders on CPUs, a device host on each GPU, one evaluation per GPU at a time.
 
 Pools of the same name share their actors, which end with the cluster or with the job that made them. Compiled libraries
-are sent as bytes, so the machines need no common folder.
+are sent as bytes, so the machines need no common folder. This process holds them until their candidate is judged, and a
+machine that judges removes the oldest as one that builds does.
 """
 
 import threading
@@ -9,11 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, WorkerError
-from cuda_agent.judge import Built, Case
+from cuda_agent.judge import Case, prune_builds
 from cuda_agent.pool.host import DeviceHost
 from cuda_agent.pool.pool import SESSIONS, Pool
 from cuda_agent.pool.server import Address
@@ -37,7 +39,7 @@ class ClusterPool(Pool):
         if not ray.is_initialized():
             raise DeviceError("This process belongs to no Ray cluster", "ray.init(address=…) first")
         self._name = name
-        self._parcels: dict[str, Parcel] = {}
+        self._parcels: WeakKeyDictionary[Case, Parcel] = WeakKeyDictionary()
         gpus = tuple(str(number) for number in range(judges)) if options.device is Device.CUDA else ()
         super().__init__(options, gpus=gpus, builders=builders, sessions=sessions)
 
@@ -66,7 +68,11 @@ class RemoteHelper(HelperProcess):
     """A Ray actor in place of a process of this machine. It does one job after the other."""
 
     def __init__(
-        self, make: Callable[[], Role], name: str, resources: dict[str, float], parcels: dict[str, Parcel]
+        self,
+        make: Callable[[], Role],
+        name: str,
+        resources: dict[str, float],
+        parcels: WeakKeyDictionary[Case, Parcel],
     ) -> None:
         super().__init__(make, name=name)
         self._resources, self._parcels = resources, parcels
@@ -78,7 +84,7 @@ class RemoteHelper(HelperProcess):
         import ray
         from ray.exceptions import RayActorError
 
-        parcel = self._parcels.get(str(_library(arguments)), {})
+        parcel = next((self._parcels.get(one, {}) for one in arguments if isinstance(one, Case)), {})
         try:
             kind, value, made = ray.get(self._get().call.remote(job, arguments, parcel))
         except RayActorError:
@@ -88,7 +94,7 @@ class RemoteHelper(HelperProcess):
             error, cause, remedy, detail = value
             raise error(cause, remedy, detail=detail)
         if made:
-            self._parcels[str(_library((value,)))] = made
+            self._parcels[value] = made
         return value
 
     def terminate(self) -> None:
@@ -118,15 +124,9 @@ class RoleActor:
         try:
             _unpack(parcel)
             value = getattr(self._role, job)(*arguments)
-            return "done", value, _files(_library((value,)))
+            return "done", value, _files(value.library) if isinstance(value, Case) else {}
         except CudaAgentError as error:
             return "failed", (type(error), error.cause, error.remedy, error.detail), {}
-
-
-def _library(values: tuple[Any, ...]) -> Path | None:
-    """Returns the compiled library of the first value."""
-    first = values[0] if values else None
-    return first.library if isinstance(first, Case | Built) else None
 
 
 def _files(library: Path | None) -> Parcel:
@@ -136,12 +136,14 @@ def _files(library: Path | None) -> Parcel:
 
 
 def _unpack(parcel: Parcel) -> None:
-    """Writes the files that are missing. Folders are named by their content, so existing files are the same."""
-    for name, data in parcel.items():
-        path = Path(name)
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.new")
-            temporary.write_bytes(data)
-            temporary.chmod(0o644)
-            temporary.replace(path)
+    """Writes the files that are missing into the cache of builds. Folders are named by their content, so existing files
+    are the same."""
+    missing = [path for path in map(Path, parcel) if not path.exists()]
+    for path in missing:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_bytes(parcel[str(path)])
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    if missing:
+        prune_builds(missing[0])

@@ -27,6 +27,8 @@ class ModelOptions(Configuration):
 
     #: folder in transformers' format, with its tokenizer. None: the stage `base` makes the model.
     path: str | None = None
+    #: sizes as in config.json, to count memory (`train check`) where the folder isn't there.
+    sizes: dict[str, Any] | None = None
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
     #: of the forward and backward pass. The optimiser's weights are float32.
     train_precision: Precision = "float32"
@@ -205,6 +207,8 @@ class TrainingOptions(Configuration):
     name: str = Field(min_length=1)
     launcher: Literal["embedded", "ray"] = "embedded"
     device: Literal["auto", "cuda", "cpu"] = "auto"
+    #: memory of one card that trains, in GB of a billion bytes. `train check` refuses what can't fit.
+    card_gb: float | None = Field(default=None, gt=0)
     seed: int = 0
     #: configuration of the environment (training/environment).
     environment: dict[str, Any] = Field(default_factory=dict)

@@ -93,6 +93,15 @@ class Episode(StoredRecord):
     def own_tokens(self) -> int:
         return sum(self.mask)
 
+    def cut(self, tokens: int) -> "Episode":
+        """Returns the episode with at most so many response tokens. It ends with an own token again, since the reward
+        lies there."""
+        if len(self.response_ids) <= tokens:
+            return self
+        end = max(place + 1 for place in range(tokens) if self.mask[place])
+        rows = {name: getattr(self, name)[:end] for name in ("response_ids", "mask", "log_probabilities")}
+        return self.model_copy(update={**rows, "truncated": True})
+
 
 def reward_of(episode: Episode, kind: RewardKind) -> float | None:
     """Returns the reward, None if the judge failed. `milestone` is that of the judge's evaluation. `speedup` is the

@@ -223,7 +223,9 @@ _MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
 def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
     """Returns the tables of the held-out tasks, with the verdicts on the run's stack."""
     manifest = run.manifest
-    options = EnvironmentOptions.parse(manifest.configuration["environment"])
+    # Earlier runs dealt otherwise with unknown candidates, of which a summary has none.
+    recorded = {name: value for name, value in manifest.configuration["environment"].items() if name != "unknown"}
+    options = EnvironmentOptions.parse(recorded)
     device = manifest.configuration["device"]
     if device == "auto":
         device = "cuda" if manifest.stack.gpus else "cpu"

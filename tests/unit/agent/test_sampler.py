@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from cuda_agent.agent.trained import rows
 from cuda_agent.agent.trained.sampler import Sampled, Sampler
 from cuda_agent.core.errors import UsageError
 
@@ -133,6 +134,38 @@ def test_limits_and_seeds() -> None:
     (full,) = sampler(30)([asked[3]])
     assert full.cut and full.token_ids == ()
     check(made, asked, sampler(64, most=3)(asked), greedy=False)
+
+
+def test_as_many_rows_as_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of keys and values, two heads of eight float32 numbers: 256 bytes a token. A quarter of a page of
+    memory is the cache's, and a cache may be half as large again as its contexts."""
+    made = model()
+    pages = {"SC_PHYS_PAGES": 3 * 256, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(rows.os, "sysconf", pages.__getitem__)
+    assert rows.token_bytes(made.config, 4) == 256
+
+    def most(context_tokens: int) -> int:
+        return Sampler(made, stop_id=STOP, pad_id=0, turn_tokens=1, context_tokens=context_tokens).most
+
+    assert [most(tokens) for tokens in (64, 1024, 2048, 1 << 20)] == [32, 2, 1, 1]
+
+
+def test_a_seed_can_be_set_again_and_the_cache_stays(passes: list[tuple[int, int, int]]) -> None:
+    made = model()
+    asked = contexts(30)
+
+    def sampler() -> Sampler:
+        return Sampler(made, stop_id=STOP, pad_id=0, turn_tokens=9, context_tokens=90, seed=3)
+
+    kept = sampler()
+    first = kept.seeded(7, 4)(asked)
+    assert first == sampler().seeded(7, 4)(asked) and len(first[0].token_ids) <= 4
+    longer = [[*asked[0], *first[0].token_ids, 5, 6]]
+    passes.clear()
+    second = kept.seeded(8)(longer)
+    assert max(shape[1] for shape in passes) <= 3
+    check(made, longer, second, greedy=False)
+    assert second[0].token_ids == sampler().seeded(8, 4)(longer)[0].token_ids
 
 
 def test_other_calls_of_the_model_stay_as_they_were() -> None:

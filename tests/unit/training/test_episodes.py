@@ -41,3 +41,14 @@ def test_episodes_outlive_a_kill(tmp_path: Path) -> None:
     append(path, [one])
     assert read_episodes(path) == [one, one] and one.input_ids == (1, 2, 3, 4, 5) and one.own_tokens == 2
     assert read_episodes(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(("tokens", "left"), [(9, 5), (5, 5), (4, 2), (3, 2), (2, 2), (1, 1)])
+def test_a_cut_episode_ends_with_an_own_token(tokens: int, left: int) -> None:
+    """Own tokens at 0, 1 and 4, observations between them: the reward never lies on one."""
+    rows = {"response_ids": (3, 4, 5, 6, 7), "mask": (1, 1, 0, 0, 1), "log_probabilities": (-0.1, -0.2, 0.0, 0.0, -0.3)}
+    whole = Episode(**{**GOOD, **rows})
+    found = whole.cut(tokens)
+    assert found.mask[-1] == 1 and len(found.response_ids) == len(found.log_probabilities) == left
+    assert found.truncated == (left < 5) and found.response_ids == whole.response_ids[:left]
+    assert Episode(**found.model_dump(exclude={"schema_version"})).own_tokens == sum(found.mask)

@@ -31,7 +31,9 @@ class CheckpointPolicy:
         """Raises UsageError and StoreError as `load_dialogue` and `load_model` do."""
         self._brief, self._episodes = brief, episodes
         self._settings, self._dialogue = load_dialogue(checkpoint)
-        self._model = _model(checkpoint.resolve(), torch_device(brief.device))
+        model = _model(checkpoint.resolve(), torch_device(brief.device))
+        # It keeps what it read, so a turn reads only the new tokens.
+        self._sampler = make_sampler(model, self._dialogue, self._settings, seed=0)
         self._tools = frozenset(tool["function"]["name"] for tool in brief.tools)
 
     def next(self, history: Sequence[Turn]) -> PolicyMove:
@@ -65,7 +67,7 @@ class CheckpointPolicy:
     def _move(self, plans: tuple[Offer, ...], episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
         context = self._context(plans, episode)
         seed = 1_000 * number + len(episode)
-        (sampled,) = make_sampler(self._model, self._dialogue, self._settings, seed)([context])
+        (sampled,) = self._sampler.seeded(seed)([context])
         parsed = self._dialogue.parse_turn(sampled.token_ids, index)
         # The model's Finish ends an episode. The run ends when all episodes are played.
         calls = tuple(call for call in parsed.calls if call.tool != FINISH or call.malformed)

@@ -4,6 +4,7 @@ Rows have lengths of their own, so a context that grew by a turn needs only the 
 hold anything; they are written before they are read. The last slot is never a token's: padding is written there.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ _ATTENTION = "cuda_agent_rows"
 #: the capacity is a multiple of this.
 _BLOCK = 64
 _GROWTH = 1.5
+#: the share of a device's memory that a cache may take.
+_SHARE = 0.25
 
 
 class RowCache:
@@ -112,6 +115,24 @@ class RowCache:
         new = old.new_zeros((*old.shape[:2], self.capacity, old.shape[3]))
         new[:, :, : old.shape[2]] = old
         return new
+
+
+def token_bytes(config: Any, itemsize: int) -> int:
+    """Returns the bytes of one token's keys and values in all layers of a model."""
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    return int(2 * config.num_hidden_layers * shared * width * itemsize)
+
+
+def most_rows(config: Any, itemsize: int, context_tokens: int, device: torch.device) -> int:
+    """Returns how many contexts fit into the cache's share of the device's whole memory, at least one. So the limit is
+    the same on equal machines, whatever else runs."""
+    if device.type == "cuda":
+        memory = int(torch.cuda.get_device_properties(device).total_memory)
+    else:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, int(_SHARE * memory / (_GROWTH * context_tokens * token_bytes(config, itemsize))))
 
 
 def use_rows(model: Any) -> None:

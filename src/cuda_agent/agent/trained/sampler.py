@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.enums import Device
@@ -38,11 +38,12 @@ class Sampler:
         context_tokens: int,
         seed: int = 0,
         temperature: float = 1.0,
-        most_at_once: int = 256,
+        most_at_once: int | None = None,
     ) -> None:
         """`model` is a causal language model of transformers in evaluation mode, whose attention becomes
         `rows.attend`. A temperature of 0 takes the most likely token. Contexts beyond `most_at_once` come in turns and
-        share one cache. Raises UsageError for a model that the cache can't serve."""
+        share one cache; without it, as many as the device's memory allows. Raises UsageError for a model that the cache
+        can't serve."""
         import torch
 
         from cuda_agent.agent.trained import rows
@@ -50,12 +51,20 @@ class Sampler:
         rows.use_rows(model)
         self._model, self._stop, self._pad = model, stop_id, pad_id
         self._turn, self._context, self._temperature = turn_tokens, context_tokens, temperature
-        self._most = most_at_once
-        self._device = next(model.parameters()).device
+        weight = next(model.parameters())
+        self._device = weight.device
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
-        self._masks = rows.masks_of(model.config.get_text_config(decoder=True))
+        config = model.config.get_text_config(decoder=True)
+        self.most = most_at_once or rows.most_rows(config, weight.element_size(), context_tokens, self._device)
+        self._masks = rows.masks_of(config)
         self._rows = rows.RowCache(self._device)
         self._captured: _Captured | None = None
+
+    def seeded(self, seed: int, turn_tokens: int | None = None) -> Self:
+        """Returns this sampler. Its next draws follow from the seed, and a turn may have another limit."""
+        self._generator.manual_seed(seed)
+        self._turn = turn_tokens or self._turn
+        return self
 
     def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
         """Returns one continuation for each context, in order. The device is idle afterwards."""
@@ -63,8 +72,8 @@ class Sampler:
 
         found: list[Sampled] = []
         with torch.no_grad():
-            for start in range(0, len(contexts), self._most):
-                found += self._batch(contexts[start : start + self._most])
+            for start in range(0, len(contexts), self.most):
+                found += self._batch(contexts[start : start + self.most])
         return found
 
     def _batch(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:

@@ -114,7 +114,7 @@ class ObjectCache:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
 
-    def prune(self, limit_bytes: int = _CACHE_LIMIT_BYTES) -> None:
+    def prune(self, limit_bytes: int | None = None) -> None:
         """Removes the least recently used files until the rest is within the limit."""
         entries = []
         for kind in ("objects", "libraries", "headers"):
@@ -122,12 +122,18 @@ class ObjectCache:
                 if folder.is_dir():
                     size = sum(path.stat().st_size for path in folder.iterdir())
                     entries.append((folder.stat().st_mtime, size, folder))
+        limit_bytes = _CACHE_LIMIT_BYTES if limit_bytes is None else limit_bytes
         total = sum(size for _, size, _ in entries)
         for _, size, folder in sorted(entries):
             if total <= limit_bytes:
                 return
             shutil.rmtree(folder, ignore_errors=True)
             total -= size
+
+
+def prune_builds(library: Path) -> None:
+    """Prunes the cache that holds this library, where another machine's build was stored."""
+    ObjectCache(library.parents[2]).prune()
 
 
 @dataclass(frozen=True)

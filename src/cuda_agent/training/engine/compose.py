@@ -59,15 +59,27 @@ def mini_batch(stage: PpoOptions | RftOptions | ValueOptions) -> int:
 
 def embedded(model: ModelOptions, actor: str, critic: str, stage: PpoOptions | RftOptions | ValueOptions) -> list[str]:
     """Returns overrides for one stage in this process. `actor` and `critic` are folders of models."""
-    # verl composes actor and critic together; the one that isn't trained gets placeholder options.
+    return [*ALONE, *both_overrides(model, actor, critic, stage)]
+
+
+#: overrides where verl's trainer isn't used.
+ALONE = (
+    "model_engine=dp",
+    "actor_rollout_ref.rollout.name=hf",
+    "reward.reward_model.rollout.name=hf",
+    "trainer.n_gpus_per_node=1",
+)
+
+
+def both_overrides(
+    model: ModelOptions, actor: str, critic: str, stage: PpoOptions | RftOptions | ValueOptions
+) -> list[str]:
+    """Returns overrides for actor and critic, which verl composes together. The one that isn't trained gets placeholder
+    options."""
     spare = PpoOptions(
         steps=1, batch=stage.batch, actor_lr=1e-6, critic_lr=1e-6, micro_batch_tokens=stage.micro_batch_tokens
     )
     return [
-        "model_engine=dp",
-        "actor_rollout_ref.rollout.name=hf",
-        "reward.reward_model.rollout.name=hf",
-        "trainer.n_gpus_per_node=1",
         *actor_overrides(model, actor, spare if isinstance(stage, ValueOptions) else stage),
         *critic_overrides(model, critic, spare if isinstance(stage, RftOptions) else stage),
     ]

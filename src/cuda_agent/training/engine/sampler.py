@@ -8,7 +8,6 @@ from torch import Tensor
 from cuda_agent.agent.trained.sampler import Sampler, load_model
 from cuda_agent.training.config import ModelOptions
 from cuda_agent.training.engine.checkpoints import take_weights
-from cuda_agent.training.episodes import Generate
 
 
 class PolicyCopy:
@@ -27,7 +26,7 @@ class PolicyCopy:
         """Copies the actor's weights, one tensor at a time."""
         take_weights(self._model, weights)
 
-    def generate(self, *, turn_tokens: int, context_tokens: int, seed: int) -> Generate:
+    def generate(self, *, turn_tokens: int, context_tokens: int, seed: int) -> Sampler:
         """Returns a sampler. Its draws follow from weights, contexts and seed alone."""
         return Sampler(
             self._model,

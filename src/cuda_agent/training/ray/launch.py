@@ -14,7 +14,6 @@ from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.lines import read_objects, write_lines
 from cuda_agent.training.config import PpoOptions
-from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import save_critic, save_policy
 from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.metrics import MetricsLog, of_episodes
@@ -23,6 +22,7 @@ from cuda_agent.training.ray.overrides import (
     LOOP,
     LOOP_FILE,
     TASKS_FILE,
+    process_environment,
     process_overrides,
     ray_overrides,
 )
@@ -76,7 +76,7 @@ def _lay_out(stage: TrainingStage, options: PpoOptions) -> None:
     _write_tasks(stage, options)
     critic = stage.critic or stage.policy
     overrides = ray_overrides(stage.options, options, stage.policy, critic, str(stage.directory))
-    overrides += process_overrides(stage.device, _environment(stage), stage.options.ray.address)
+    overrides += process_overrides(stage.options.ray, stage.device, _environment(stage))
     write_durably(stage.directory / _OVERRIDES, "\n".join(overrides) + "\n")
 
 
@@ -104,16 +104,7 @@ def _write_tasks(stage: TrainingStage, options: PpoOptions) -> None:
 
 
 def _environment(stage: TrainingStage) -> dict[str, str]:
-    """Returns variables for every process. Ray must not hide GPUs: the judge's processes find theirs themselves."""
-    return {
-        **platform.environment(stage.device),
-        "VERL_USE_EXTERNAL_MODULES": "cuda_agent.training.engine.plugin,cuda_agent.training.ray.plugin",
-        "VERL_FILE_LOGGER_PATH": str(_numbers(stage)),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # a busy machine needs more than Ray's 30 s to start a cluster.
-        "RAY_raylet_start_wait_time_s": "300",
-    }
+    return {**process_environment(stage.device), "VERL_FILE_LOGGER_PATH": str(_numbers(stage))}
 
 
 def _numbers(stage: TrainingStage) -> Path:

@@ -14,6 +14,7 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from cuda_agent.agent.trained.sampler import Sampled
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.lines import append
 from cuda_agent.training.config import EpisodeLimits, TrainingOptions
 from cuda_agent.training.episodes import Episode, Playing, act, reward_of
@@ -52,9 +53,14 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         version = 0
         try:
             await asyncio.to_thread(playing.open)
-            request = uuid4().hex
+            request, end = uuid4().hex, self._end(len(playing.context))
             while not playing.ended:
-                room = min(opened.turn_tokens, playing.room)
+                room = min(opened.turn_tokens, playing.room, end - len(playing.context))
+                if room <= 0:
+                    # An empty turn ends the episode.
+                    playing.take(Sampled((), ()))
+                    await asyncio.to_thread(act, playing)
+                    break
                 out = await self.server_manager.generate(
                     request, prompt_ids=list(playing.context), sampling_params={**sampling_params, "max_tokens": room}
                 )
@@ -68,16 +74,24 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         await asyncio.to_thread(append, self._file(), [episode])
         return self._output(episode, reward_of(episode, options.reward))
 
+    def _end(self, prompt: int) -> int:
+        """Returns the length at which a context with this prompt is full. Raises UsageError if the prompt is too long
+        for verl's batches."""
+        most = int(self.rollout_config.prompt_length)
+        if prompt > most:
+            raise UsageError(f"A prompt has {prompt} tokens, but model.prompt_tokens is {most}", "Raise it")
+        return prompt + int(self.rollout_config.response_length)
+
     def _output(self, episode: Episode, reward: float | None) -> AgentLoopOutput:
-        room = int(self.rollout_config.response_length)
-        response = list(episode.response_ids[:room])
+        # verl pays the last token.
+        episode = episode.cut(int(self.rollout_config.response_length))
         # verl can't leave an episode out. One with all tokens masked has no effect.
-        mask = list(episode.mask[:room]) if reward is not None else [0] * len(response)
+        mask = list(episode.mask) if reward is not None else [0] * len(episode.mask)
         return AgentLoopOutput(
             prompt_ids=list(episode.prompt_ids),
-            response_ids=response,
+            response_ids=list(episode.response_ids),
             response_mask=mask,
-            response_logprobs=list(episode.log_probabilities[:room]),
+            response_logprobs=list(episode.log_probabilities),
             reward_score=reward if reward is not None else 0.0,
             num_turns=2 * episode.turns,
             metrics=AgentLoopMetrics(generate_sequences=episode.generate_s, tool_calls=episode.judge_s),

@@ -1,11 +1,13 @@
 """A rollout server for verl that samples with transformers, for a CPU and for GPUs without vLLM and SGLang.
 
-It handles one request at a time and keeps no key-value cache between turns. So it is slow and only for small models.
+It draws for one episode at a time, so it is slow and only for small models. It keeps the key-value caches of as many
+episodes as fit into its share of the memory.
 """
 
 import asyncio
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ import ray
 import torch
 from verl.workers.rollout import base, replica
 
+from cuda_agent.agent.trained.sampler import Sampler
+
 
 class Server:
     """A Ray actor with a copy of the policy."""
 
-    def __init__(self, path: str, precision: str) -> None:
+    def __init__(self, path: str, precision: str, context_tokens: int) -> None:
         from cuda_agent.training.config import ModelOptions
         from cuda_agent.training.engine.sampler import PolicyCopy
 
@@ -27,21 +31,29 @@ class Server:
         options = ModelOptions.model_validate({"sample_precision": precision})
         self._policy = PolicyCopy(Path(path), options, device=device)
         self._lock = threading.Lock()
-        self._step = 0
-        self._drawn = 0
+        self._step = self._drawn = 0
+        self._context_tokens = context_tokens
+        #: episode -> its sampler, the latest last.
+        self._samplers: OrderedDict[str, Sampler] = OrderedDict()
 
     def load(self, weights: dict[str, torch.Tensor], step: int | None) -> None:
         """Loads weights by name; they are on the CPU."""
         with self._lock:
             self._policy.load(weights.items())
+            self._samplers.clear()
             self._step = step or 0
 
-    def _draw(self, context: list[int], room: int) -> tuple[list[int], list[float], int]:
+    def _draw(self, episode: str, context: list[int], room: int) -> tuple[list[int], list[float], int]:
         with self._lock:
             self._drawn += 1
             seed = hash((self._step, self._drawn, tuple(context))) & 0x7FFFFFFF
-            generate = self._policy.generate(turn_tokens=room, context_tokens=len(context) + room, seed=seed)
-            own = generate([context])[0]
+            sampler = self._samplers.pop(episode, None) or self._policy.generate(
+                turn_tokens=room, context_tokens=self._context_tokens, seed=seed
+            )
+            self._samplers[episode] = sampler
+            while len(self._samplers) > sampler.most:
+                self._samplers.popitem(last=False)
+            own = sampler.seeded(seed, room)([context])[0]
             return list(own.token_ids), list(own.log_probabilities), self._step
 
     async def generate(
@@ -49,7 +61,7 @@ class Server:
     ) -> Any:
         """Samples at temperature 1, as all of the training does."""
         room = int(sampling_params["max_tokens"])
-        tokens, numbers, step = await asyncio.to_thread(self._draw, list(prompt_ids), room)
+        tokens, numbers, step = await asyncio.to_thread(self._draw, request_id, list(prompt_ids), room)
         return replica.TokenOutput(
             token_ids=tokens, log_probs=numbers, stop_reason="completed", extra_fields={"global_steps": step}
         )
@@ -76,7 +88,8 @@ class Replica(replica.RolloutReplica):  # type: ignore[misc]
     async def launch_servers(self) -> None:
         """Starts the server. verl's trainer calls it."""
         options = {"name": server_name(self.replica_rank), "num_cpus": 0, "max_concurrency": 64}
-        actor: Any = ray.remote(Server).options(**options).remote(self.model_config.path, self.config.dtype)
+        given = (self.model_config.path, self.config.dtype, self.config.max_model_len)
+        actor: Any = ray.remote(Server).options(**options).remote(*given)
         self.servers = [actor]
         self._server_handle = actor
         self._server_address = f"transformers://{self.replica_rank}"

@@ -1,23 +1,22 @@
 """Rejection fine-tuning of the actor: maximises the log-likelihood of its sampled tokens in the episodes that the
 filters keep."""
 
-import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar, get_args
+from typing import get_args
 
 from pydantic import Field
 
 from cuda_agent.core.errors import CudaAgentError, UsageError
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.training.config import Fault, RftOptions
-from cuda_agent.training.engine.checkpoints import save_policy
+from cuda_agent.training.engine.batch import mini_batches
 from cuda_agent.training.engine.worker import open_actor
 from cuda_agent.training.episodes import EPISODES_FILE, Episode, read_episodes
 from cuda_agent.training.metrics import MetricsLog
+from cuda_agent.training.ray.shards import workers
 from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
-Item = TypeVar("Item")
 #: reasons in the order of their checks. An episode counts under the first that holds.
 REASONS = ("judge_failed", "reward", "violation", *get_args(Fault), "truncated")
 
@@ -75,16 +74,16 @@ def fine_tune(stage: TrainingStage, options: RftOptions) -> StageResult:
             f"The filters leave no episode: {say_funnel(funnel)}",
             "Sample more (sample.episodes_per_task), loosen the filters (rft), or leave the stage out (rft: null)",
         )
-    actor = open_actor(stage.options.model, stage.policy, options, seed=stage.seed(0))
     step = 0
-    with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
+    with workers(stage) as make, MetricsLog(stage.run, stage.name, from_step=1) as metrics:
+        actor = open_actor(stage.options.model, stage.policy, options, seed=stage.seed(0), make=make)
         for epoch in range(options.epochs):
-            for chosen in batches(kept, options.batch, stage.seed(epoch)):
+            for chosen in mini_batches(kept, options.batch, stage.seed(epoch)):
                 step += 1
                 found = actor.imitate(chosen, step=step)
                 metrics.add(step, {"loss": found["loss"], "gradient_norm": found["grad_norm"], "epoch": epoch + 1})
             stage.progress(stage.name, f"epoch {epoch + 1}/{options.epochs}: loss {metrics.lines[-1]['loss']:.4g}")
-    policy = save_policy(actor.weights(), stage.policy, stage.directory / "policy")
+        policy = actor.save_model(stage.policy, stage.directory / "policy")
     return StageResult(policy, steps=step, numbers={"played": funnel.played, "kept": funnel.kept})
 
 
@@ -94,13 +93,6 @@ def sampled(stage: TrainingStage) -> list[Episode]:
     if not episodes:
         raise UsageError(f"{stage.run} has no sampled episodes", "Run cuda-agent train sample first")
     return episodes
-
-
-def batches(items: list[Item], size: int, seed: int) -> list[list[Item]]:
-    """Returns batches of all items in random order. The last batch may be smaller."""
-    order = items[:]
-    random.Random(seed).shuffle(order)
-    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def say_funnel(funnel: EpisodeFunnel) -> str:

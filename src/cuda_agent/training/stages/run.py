@@ -20,6 +20,7 @@ from cuda_agent.core.record import now
 from cuda_agent.core.settings import differing
 from cuda_agent.training.config import PpoOptions, TrainingOptions
 from cuda_agent.training.environment.opening import limited
+from cuda_agent.training.memory import StageMemory, count
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
 from cuda_agent.training.stages.stage import Domain, Progress, StageResult, TrainingStage
 
@@ -82,13 +83,16 @@ class Training:
         return manifest
 
     def _run(self, name: str, manifest: TrainingManifest, device: str) -> TrainingManifest:
+        from torch import cuda
+
         started = time.monotonic()
         self.progress(name, "begins")
         stage = self._stage(name, manifest, device)
         stage.directory.mkdir(parents=True, exist_ok=True)
         result = _play(stage)
-        # Engines reference each other in cycles; the next steps need their memory.
+        # Engines reference each other in cycles; the next steps and other processes need their memory.
         gc.collect()
+        cuda.empty_cache()
         numbers = dict(result.numbers or {})
         if result.policy is not None and self.options.evaluate:
             numbers |= self._evaluate(stage, result.policy)
@@ -172,17 +176,21 @@ def _base(stage: TrainingStage) -> StageResult:
     return StageResult(policy)
 
 
-def check(options: TrainingOptions) -> None:
-    """Composes every stage with verl, with placeholders for models that don't exist yet. Raises UsageError and
-    DeviceError."""
+def check(options: TrainingOptions) -> list[StageMemory]:
+    """Composes every stage with verl, with placeholders for models that don't exist yet, and returns the memory that
+    each needs. Raises UsageError and DeviceError."""
     from cuda_agent.training.engine import platform
     from cuda_agent.training.engine.compose import compose, embedded
-    from cuda_agent.training.ray.overrides import ray_overrides
+    from cuda_agent.training.ray.overrides import ray_overrides, sharded_overrides
 
     platform.prepare(options.device)
     for stage in (options.warmup, options.rft, options.value, options.ppo):
         if stage is None:
             continue
-        if options.launcher == "ray" and isinstance(stage, PpoOptions):
+        if options.launcher != "ray":
+            compose(embedded(options.model, "actor", "critic", stage))
+        elif isinstance(stage, PpoOptions):
             compose(ray_overrides(options, stage, "actor", "critic", os.curdir))
-        compose(embedded(options.model, "actor", "critic", stage))
+        else:
+            compose(sharded_overrides(options, stage, "actor", "critic"))
+    return count(options)

@@ -9,12 +9,12 @@ from torch import Tensor
 from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import ValueOptions
 from cuda_agent.training.engine.advantages import Advantages, estimate
-from cuda_agent.training.engine.batch import response_masks
-from cuda_agent.training.engine.checkpoints import save_critic
+from cuda_agent.training.engine.batch import mini_batches, response_masks
 from cuda_agent.training.engine.worker import open_critic
 from cuda_agent.training.episodes import Episode, rewarded
 from cuda_agent.training.metrics import MetricsLog
-from cuda_agent.training.stages.rft import batches, sampled
+from cuda_agent.training.ray.shards import workers
+from cuda_agent.training.stages.rft import sampled
 from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 
@@ -25,14 +25,14 @@ def pretrain_values(stage: TrainingStage, options: ValueOptions) -> StageResult:
     if not episodes:
         raise UsageError("The judge failed on every sampled episode", "Sample again: cuda-agent train sample")
     like = stage.critic or stage.policy
-    critic = open_critic(stage.options.model, like, options, seed=stage.seed(0))
     step, found = 0, None
-    with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
+    with workers(stage) as make, MetricsLog(stage.run, stage.name, from_step=1) as metrics:
+        critic = open_critic(stage.options.model, like, options, seed=stage.seed(0), make=make)
         for number in range(options.passes):
             values = critic.values(episodes)
             found = _targets(episodes, rewards, values, options)
             losses = []
-            for chosen in batches(list(range(len(episodes))), options.batch, stage.seed(number)):
+            for chosen in mini_batches(range(len(episodes)), options.batch, stage.seed(number)):
                 step += 1
                 update = critic.update(
                     [episodes[row] for row in chosen],
@@ -50,7 +50,7 @@ def pretrain_values(stage: TrainingStage, options: ValueOptions) -> StageResult:
                 f"{found.explained_variance:.3g}",
             )
         last = _targets(episodes, rewards, critic.values(episodes), options)
-    path = save_critic(critic.weights(), like, stage.directory / "critic")
+        path = critic.save_model(like, stage.directory / "critic")
     return StageResult(critic=path, steps=step, numbers={"explained_variance": last.explained_variance})
 
 
