@@ -96,7 +96,7 @@ FIXED_ROWS = KERNEL.replace("row < rows", "row < 512")
 NARROW = KERNEL.replace(
     "const float value = x[row * width + i];",
     """float value = x[row * width + i];
-      if (value - value == 0) value = value > 2000.0f ? 2000.0f : value < -2000.0f ? -2000.0f : value;""",
+      if (value - value == 0) value = value > 20000.0f ? 20000.0f : value < -20000.0f ? -20000.0f : value;""",
 )
 #: the product in bfloat16.
 HALF = KERNEL.replace("(top[i] - value) * scale[i]", "rounded(top[i] - value) * rounded(scale[i])").replace(
