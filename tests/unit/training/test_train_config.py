@@ -42,7 +42,7 @@ def test_limits_differ_by_stage() -> None:
     """The paper's: 32,768 tokens in single turns, 131,072 in the loop; 150 turns to train and 200 to evaluate."""
     options = read_options(Path("paper"))
     assert options.warmup is not None and options.ppo is not None and options.sample is not None
-    settings = DialogueSettings(kind="chat", turns=100, turn_tokens=4096, context_tokens=65_536)
+    settings = DialogueSettings(kind="tools", turns=100, turn_tokens=4096, context_tokens=65_536)
     warmup = limited(settings, options.warmup.limits.single())
     assert (warmup.turns, warmup.turn_tokens, warmup.context_tokens) == (1, 32_768, 32_768)
     held = HeldOutOptions.parse(options.held_out).limits

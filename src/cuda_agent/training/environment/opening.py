@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.trained.checkpoint import check_reach, load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue, load_settings
 from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.config import Configuration, JudgeOptions
 from cuda_agent.core.errors import UsageError
@@ -119,9 +119,8 @@ class Opening:
     def environment(self, checkpoint: Path, limits: EpisodeLimits) -> Iterator[Opened]:
         """Opens an environment. `checkpoint` may be any of this training; its tokenizer and dialogue are used. Raises
         UsageError, StoreError and DeviceError."""
-        settings, dialogue = load_dialogue(checkpoint)
-        settings = limited(settings, limits)
-        check_reach(checkpoint, settings)
+        settings = limited(load_settings(checkpoint), limits)
+        dialogue = load_dialogue(checkpoint, settings)
         with self.judges(plans=dialogue.offers_plans) as (judges, train, held):
             environment = ToolEnvironment(judges, dialogue, settings, self.options.play, progress=self.progress)
             yield Opened(environment, train, held)

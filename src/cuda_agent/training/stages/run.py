@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, provenance
-from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue, load_settings
 from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
@@ -163,7 +163,8 @@ def _base(stage: TrainingStage) -> StageResult:
     path, options = stage.options.model.path, stage.options
     if path is None:
         return StageResult(save_policy((), str(stage.domain.base(stage.directory)), stage.directory / "policy"))
-    settings, _ = load_dialogue(Path(path))
+    settings = load_settings(Path(path))
+    load_dialogue(Path(path), settings)
     policy = save_policy((), path, stage.directory / "policy")
     if DialogueSettings.find(policy) is None:
         last = options.ppo or options.sample

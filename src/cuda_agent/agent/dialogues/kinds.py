@@ -1,0 +1,12 @@
+"""Opens a dialogue by its kind."""
+
+from cuda_agent.agent.dialogues.dialogue import TaskDialogue
+from cuda_agent.agent.dialogues.short import ShortDialogue
+from cuda_agent.agent.dialogues.tools import ToolDialogue
+from cuda_agent.agent.policy import Brief
+from cuda_agent.core.config import DialogueKind
+
+
+def task_dialogue(kind: DialogueKind, brief: Brief, examples: int = 1) -> TaskDialogue:
+    """Raises NotCovered and TaskError for a task that the kind can't say."""
+    return ToolDialogue(brief) if kind == "tools" else ShortDialogue(brief, examples)
