@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import toy
 
+import pocket_domain as domain
 from cuda_agent.agent.dialogues.dialogue import ParsedTurn
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained.chat import ChatDialogue
@@ -21,7 +23,9 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task, ToolResult
 from cuda_agent.llm import tagged
+from cuda_agent.tasks.dataset.importing import read_exported
 from cuda_agent.training.stages.run import Training
+from playbook_harness import graph_of
 
 SOURCE = "import torch\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return torch.relu(x) * 2\n"
 THOUGHT = "<think>\nMaybe <tool_call>{} would do.\n</think>\n\n"
@@ -132,13 +136,16 @@ def test_training_writes_the_settings_of_its_last_stage(tmp_path: Path) -> None:
         **dict.fromkeys(("sample", "rft", "value")),
         model={"path": str(tmp_path / "model")},
         evaluate=False,
-        warmup={**step, "limits": {"context_tokens": 2048}},
+        warmup={**step, "limits": {"kind": "files", "context_tokens": 2048}},
         ppo={**step, "limits": {"turns": 7, "context_tokens": 3000}},
     )
     Training(tmp_path / "run", options, toy.ToyDomain()).run(["base"])
     settings = DialogueSettings.read(tmp_path / "run/base/policy")
     assert (settings.kind, settings.turns, settings.turn_tokens, settings.context_tokens) == ("tools", 7, 512, 3000)
     assert not (tmp_path / "model/dialogue.json").exists()
+    tools = options.model_copy(update={"warmup": toy.options(warmup=step).warmup})
+    with pytest.raises(UsageError, match="kind to short or files"):
+        Training(tmp_path / "refused", tools, toy.ToyDomain()).run(["base"])
 
 
 def test_the_sampler_agrees_with_the_whole_context(tmp_path: Path) -> None:
@@ -179,3 +186,39 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
     return ids
+
+
+def test_a_short_dialogue_is_the_template_s_too(tokenizer: Any) -> None:
+    dialogue = ChatDialogue(tokenizer, "short")
+    texts = dialogue.about(replace(BRIEF, graph=domain.graph), ())
+    messages = texts.messages()
+    context = dialogue.encode_prompt(messages)
+    assert context == _rendered(tokenizer, messages)
+    own = dialogue.encode_turn("```\nvoid launch() {}\n```")
+    calls = texts.parse(dialogue.decode_turn(own), 1).calls
+    assert calls[-1].tool == "Profile"
+    data = {"verdict": "incorrect", "reason": "trial 3: out[1, 2] is 0.123456, expected -1.234567e-05; " * 20}
+    said = texts.observation(calls, [ToolResult(call_id="1", text="", data=data)] * len(calls), 3)
+    assert len(dialogue.encode(said)) <= 120
+    messages += [{"role": "assistant", "content": "```\nvoid launch() {}\n```"}, {"role": "user", "content": said}]
+    assert [*context, *own, *dialogue.encode_observation(said)] == _rendered(tokenizer, messages)
+
+
+SMALL = ("relu_neg", "sub_sum", "softmax_topk", "i1e_feature_scale", "pow_scalar_div", "log_softmax_nll_loss")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_prompt_of_one_answer_is_short(name: str) -> None:
+    """Element-wise, reduction and normalisation tasks of the dataset, with one worked example."""
+    task = next(one.task for one in read_exported(Path("data/dataset"))[0] if one.task.name.endswith(f"_{name}"))
+    values: dict[str, Any] = {}
+    with torch.device("meta"):
+        exec(task.source, values)
+        graph = graph_of(values["Model"](*values["get_init_inputs"]()), values["get_inputs"]())
+    for device in Device:
+        brief = Brief(task, device, Precision.TF32, Limits(turns=1), [], lambda: graph)
+        words = {}
+        for count in (0, 1, 3):
+            dialogue = ChatDialogue(chat_models.tokenizer("qwen2_5"), "short", count)
+            words[count] = len(dialogue.encode(dialogue.about(brief, ()).messages()[0]["content"]))
+        assert words[0] < words[1] <= 350 < words[3], words

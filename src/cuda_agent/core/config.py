@@ -177,7 +177,7 @@ OPENAI_URL = "https://api.openai.com/v1"
 
 
 #: how a language model is spoken to (agent/dialogues): with the agent's tools, or its answer is a candidate.
-DialogueKind = Literal["tools", "short"]
+DialogueKind = Literal["tools", "short", "files"]
 
 
 class LanguageModelOptions(Configuration):
@@ -192,7 +192,7 @@ class LanguageModelOptions(Configuration):
     tools: Annotated[Literal["native", "tagged"], Flag("native tool calls, or tagged text in the answer.")] = "native"
     dialogue: Annotated[
         DialogueKind,
-        Flag("tools: the agent's; short: an answer is one kernel, for small models."),
+        Flag("tools: the agent's; for small models, an answer is short: one kernel, or files: all of them."),
     ] = "tools"
     protocol: Annotated[Literal["openai", "litellm"], Flag("OpenAI's protocol, or litellm for others.")] = "openai"
     price: Price | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import pocket_domain as domain
@@ -61,7 +63,7 @@ def test_a_reference_is_shortened_to_what_it_computes() -> None:
     assert "def get_init_inputs():" in computed(SOURCE.replace("return [WIDTH]", "return list(range(1))"))
 
 
-@pytest.mark.parametrize("kind", ["short"])
+@pytest.mark.parametrize("kind", ["short", "files"])
 def test_prompts_have_as_many_examples_as_they_should(kind: str) -> None:
     for count in (0, 1, 3):
         (message,) = task_dialogue(kind, BRIEF, count).messages()  # type: ignore[arg-type]
@@ -114,3 +116,28 @@ def test_a_refused_file_is_said() -> None:
     calls = (ToolCall(id="1", tool="Write", arguments={}), ToolCall(id="2", tool="Profile", arguments={}))
     results = [ToolResult(call_id="1", text="a.txt is fixed.", ok=False), ToolResult(call_id="2", text="judged")]
     assert dialogue.observation(calls, results, 3).startswith("a.txt is fixed.\n")
+
+
+def test_files_come_in_blocks_with_their_paths() -> None:
+    dialogue = task_dialogue("files", BRIEF)
+    text = (
+        "Three files.\n\n```cuda kernels/a.cu\none\n```\n**kernels/a_binding.cpp**\n\n```cpp\ntwo\n```\n"
+        "```python\n# model_new.py\nthree\n```\n```\nno path\n```\n"
+        "```python model.py\nx\n```\n```sh kernels/../b.cu\ny\n```"
+    )
+    calls = dialogue.parse(text, 1).calls
+    written = {call.arguments["path"]: call.arguments["content"] for call in calls if call.tool == "Write"}
+    assert written.pop("model_new.py") == "# model_new.py\nthree\n"
+    assert written == {"kernels/a.cu": "one\n", "kernels/a_binding.cpp": "two\n"}
+    assert dialogue.parse("```cpp\nx\n```", 1).calls == ()
+    assert "with the path" in dialogue.observation((), (), 1)
+
+
+@pytest.mark.parametrize("device", list(Device))
+def test_the_prompt_s_own_example_is_an_answer(device: Device) -> None:
+    dialogue = task_dialogue("files", replace(BRIEF, device=device))
+    suffix = "cu" if device is Device.CUDA else "cpp"
+    example = dialogue.messages()[0]["content"].partition("\nExample")[2]
+    calls = dialogue.parse(example, 1).calls
+    paths = [call.arguments["path"] for call in calls if call.tool == "Write"]
+    assert paths == [f"kernels/example.{suffix}", "kernels/example_binding.cpp", "model_new.py"]

@@ -34,9 +34,13 @@ class WorkedExample:
     kernel: str
 
     @property
+    def inputs(self) -> list[str]:
+        return [name for name in self.shapes if name != "out"]
+
+    @property
     def tensors(self) -> str:
         """The inputs with their shapes."""
-        return " and ".join(f"{name} {shape}" for name, shape in self.shapes.items() if name != "out")
+        return " and ".join(f"{name} {self.shapes[name]}" for name in self.inputs)
 
 
 class FencedDialogue(ABC):

@@ -14,15 +14,17 @@ from cuda_agent.core.config import DialogueKind
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.llm.chat import Message
 
+PolicyKind = Literal["pocket"] | DialogueKind
+
 
 class DialogueSettings(StoredRecord):
     """The settings beside a checkpoint's weights. `pocket`: a few tokens per turn, and offered plans. Other kinds use
-    the tokenizer's chat template: `tools` is the agent loop, in `short` an answer is one fenced block, with
+    the tokenizer's chat template: `tools` is the agent loop, `short` and `files` have answers in fenced blocks, with
     `examples` worked ones in the prompt. `turns` and `context_tokens` limit an episode, `turn_tokens` one turn of the
     policy."""
 
     file_name = "dialogue.json"
-    kind: Literal["pocket"] | DialogueKind = "pocket"
+    kind: PolicyKind = "pocket"
     examples: int = Field(default=1, ge=0, le=3)
     turns: int = Field(default=10, ge=1)
     turn_tokens: int = Field(default=48, ge=4)

@@ -164,7 +164,10 @@ def _base(stage: TrainingStage) -> StageResult:
     if path is None:
         return StageResult(save_policy((), str(stage.domain.base(stage.directory)), stage.directory / "policy"))
     settings = load_settings(Path(path))
-    load_dialogue(Path(path), settings)
+    for played in (options.warmup, options.sample, options.ppo):
+        if played is not None:
+            single = played is options.warmup or not options.agent_loop
+            load_dialogue(Path(path), limited(settings, played.limits.single() if single else played.limits))
     policy = save_policy((), path, stage.directory / "policy")
     if DialogueSettings.find(policy) is None:
         last = options.ppo or options.sample
