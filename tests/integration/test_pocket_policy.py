@@ -11,7 +11,7 @@ import pocket_domain as domain
 from cuda_agent.agent.optimize import optimize, resume
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.transcript import read_transcript
-from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue, load_settings
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.lines import append, read_lines
 from cuda_agent.tasks.records import DatasetTask
@@ -60,9 +60,9 @@ def test_transcripts_hold_real_verdicts(training: Path, checkpoint: Path) -> Non
     assert any(episode.best_us is not None for episode in episodes)
     report = json.loads((training / "base" / "base.json").read_text())
     assert report["last_loss"] < 0.5 * report["first_loss"]
-    settings, dialogue = load_dialogue(checkpoint)
+    settings = load_settings(checkpoint)
     assert settings.context_tokens >= max(len(episode.input_ids) for episode in episodes)
-    assert dialogue.parse_turn(dialogue.encode_turn("words"), 1).calls == ()
+    assert load_dialogue(checkpoint, settings).decode(()) == ""
     # Made once: nothing is played or trained again, and no judge is asked.
     with Judges(training / "memo", domain.OPTIONS) as judges:
         assert make_base(OPTIONS, judges, [TRAIN], training / "base") == checkpoint

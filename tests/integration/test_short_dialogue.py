@@ -73,8 +73,9 @@ def test_a_kernel_in_few_turns(tmp_path: Path) -> None:
     assert [message["role"] for message in prompt] == ["user"] and "tools" not in server.requests[0].body
     text = prompt[0]["content"]
     assert "FACTOR = 2.0" in text and "def get_inputs" not in text and "import torch" not in text
-    assert 'extern "C" void launch(const float* x, const float* y, const float* scale, float* out);' in text
-    assert "- x: float32 [64, 500], 32000 elements" in text and len(text) < 1400
+    assert "`void launch(const float* x, const float* y, const float* scale, float* out);`" in text
+    assert "- x: [64, 500], 32000 elements\n" in text and "- scale: [500]\n" in text and len(text) < 1200
+    assert "model = Model(500)" in text
     heard = [messages[-1]["content"] for messages in later]
     assert heard[0].startswith("There is no fenced block")
     assert heard[1].startswith("It doesn't compile: line 3:90: error: expected")

@@ -176,6 +176,10 @@ class Price(Configuration):
 OPENAI_URL = "https://api.openai.com/v1"
 
 
+#: how a language model is spoken to (agent/dialogues): with the agent's tools, or its answer is a candidate.
+DialogueKind = Literal["tools", "short", "files"]
+
+
 class LanguageModelOptions(Configuration):
     """A language model behind an endpoint. The run writes these options to disk, so they never contain a key."""
 
@@ -187,8 +191,8 @@ class LanguageModelOptions(Configuration):
     reasoning: Annotated[Literal["keep", "drop"], Flag("keep: store reasoning and send it on; drop: neither.")] = "keep"
     tools: Annotated[Literal["native", "tagged"], Flag("native tool calls, or tagged text in the answer.")] = "native"
     dialogue: Annotated[
-        Literal["tools", "short"],
-        Flag("tools: the agent's; short: the model answers with one kernel file, for small ones."),
+        DialogueKind,
+        Flag("tools: the agent's; for small models, an answer is short: one kernel, or files: all of them."),
     ] = "tools"
     protocol: Annotated[Literal["openai", "litellm"], Flag("OpenAI's protocol, or litellm for others.")] = "openai"
     price: Price | None = None

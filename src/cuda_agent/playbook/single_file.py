@@ -48,10 +48,12 @@ class LauncherArgument:
 
     @property
     def description(self) -> str:
-        """One line: name, type, shape, and strides where they aren't row-major."""
-        strided = "" if self.meta.strides == ir.contiguous(self.meta.shape) else f", strides {list(self.meta.strides)}"
-        count = math.prod(self.meta.shape)
-        return f"{self.name}: {self.meta.dtype} {list(self.meta.shape)}{strided}, {count} elements"
+        """One line: name, type if it isn't float32, shape, and strides where they aren't row-major."""
+        meta = self.meta
+        typed = "" if meta.dtype == "float32" else f"{meta.dtype} "
+        strided = "" if meta.strides == ir.contiguous(meta.shape) else f", strides {list(meta.strides)}"
+        counted = f", {math.prod(meta.shape)} elements" if len(meta.shape) != 1 else ""
+        return f"{self.name}: {typed}{list(meta.shape)}{strided}{counted}"
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,17 @@ class SingleFile:
 
     @property
     def declaration(self) -> str:
-        """The launcher's declaration in C."""
+        """The launcher's declaration. Before the model's text it has C linkage."""
         parts = [argument.declaration for argument in self.arguments]
         parts += ["cudaStream_t stream"] if self.device is Device.CUDA else []
-        return f'extern "C" void {LAUNCHER}({", ".join(parts)});'
+        return f"void {LAUNCHER}({', '.join(parts)});"
 
     @property
     def opening(self) -> str:
         """The lines before the model's text: headers and the declaration, with which a definition must agree."""
-        return "".join([*(f"#include <{name}>\n" for name in _INCLUDES[self.device]), f"\n{self.declaration}\n\n"])
+        return "".join(
+            [*(f"#include <{name}>\n" for name in _INCLUDES[self.device]), f'\nextern "C" {self.declaration}\n\n']
+        )
 
     def candidate(self, text: str, graph: Graph) -> dict[str, str]:
         """Returns the files of the candidate with this text of the kernel. `graph` is the one that was captured."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cuda_agent.core.config import Configuration
+from cuda_agent.core.config import Configuration, DialogueKind
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.settings import Settings
 
@@ -52,8 +52,12 @@ class Mismatch(Configuration):
 
 
 class EpisodeLimits(Configuration):
-    """Limits of a stage's episodes. None: as in the policy's dialogue.json."""
+    """How a stage's episodes are played. None: as in the policy's dialogue.json."""
 
+    #: the form of a chat model's dialogue (agent/dialogues), and the number of worked examples in prompts that have
+    #: some.
+    kind: DialogueKind | None = None
+    examples: int | None = Field(default=None, ge=0, le=3)
     #: turns of the policy. One: everything is said in one answer.
     turns: int | None = Field(default=None, ge=1)
     #: tokens of one turn. In an episode of one turn, None allows the tokens of all turns of dialogue.json together.

@@ -232,7 +232,7 @@ def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
     judge = JudgeOptions.parse({"device": device, **options.judge})
     folder = memo or (Path(options.memo) if options.memo is not None else run.folder / "memo")
     with Judges(folder, judge, stack=options.stack or stack_digest(manifest.stack, judge)) as judges:
-        return {task.key: table(judges, task) for task in usable(judges, read_tasks(options)[1])[0]}
+        return {task.key: table(judges, task) for task in usable(judges, read_tasks(options)[1], "pocket")[0]}
 
 
 def _players(runs: Sequence[TrainingRun]) -> dict[str, dict[str, list[list[float | None]]]]:

@@ -25,17 +25,26 @@ def temporary_folder(purpose: str, within: Path | None = None) -> Iterator[Path]
     within = within or Path(tempfile.gettempdir())
     remove_stale(within)
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}.", dir=within))
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        folder, lock = _locked(purpose, within)
     except OSError as error:
         raise StoreError(
             f"Can't create a temporary folder: {error.strerror}", "Free some space, or set TMPDIR"
         ) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(purpose: str, within: Path) -> tuple[Path, int]:
+    """Makes a folder with a held lock. Another process may find the lock before it is held, and remove the folder."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}.", dir=within))
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / _LOCK).exists():
+            return folder, lock
         os.close(lock)
 
 
@@ -45,20 +54,23 @@ def remove_stale(within: Path) -> list[Path]:
     removed = []
     for folder in within.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not _is_abandoned(folder):
-                continue
-            shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder)
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and _remove_abandoned(folder):
+                removed.append(folder)
     return removed
 
 
-def _is_abandoned(folder: Path) -> bool:
+def _remove_abandoned(folder: Path) -> bool:
+    """Removes the folder unless its process lives, and returns whether it did. Raises OSError."""
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > _GRACE_S
+        if time.time() - folder.stat().st_mtime <= _GRACE_S:
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
         return False
     finally:

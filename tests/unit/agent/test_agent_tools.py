@@ -49,6 +49,13 @@ def test_a_wrong_call_says_how_to_call_it(calls: Calls, tool: str, arguments: di
     assert says in result.text
 
 
+def test_who_invents_tools_is_told_once_how_to_call(calls: Calls) -> None:
+    first, second = calls("Raed"), calls("Fly")
+    assert first.text.startswith("No tool 'Raed'. Did you mean Read? Call one of these:\nBash(command: string")
+    assert "\nCompile()\n" in first.text and len(first.text.splitlines()) == 1 + len(ALL)
+    assert second.text == f"No tool 'Fly'. Tools: {', '.join(tool.__name__ for tool in ALL)}."
+
+
 def test_read_write_edit(calls: Calls) -> None:
     assert calls("Read", path="model.py", offset=5, limit=1).text.startswith("     5\tclass Model(nn.Module):")
     assert not calls("Write", path="model.py", content="x").ok

@@ -10,7 +10,6 @@ import pocket_domain as domain
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.trained import pocket
 from cuda_agent.agent.trained.chat import ChatDialogue
-from cuda_agent.agent.trained.dialogue import ParsedTurn
 from cuda_agent.agent.trained.offers import assignment, laid_out, laying_out, offers
 from cuda_agent.agent.trained.pocket import PocketDialogue
 from cuda_agent.core.config import Limits
@@ -57,20 +56,21 @@ def chat(template: str = TEMPLATE) -> ChatDialogue:
 def test_a_call_is_a_few_tokens_and_comes_back_as_it_was(small: PocketDialogue, text: str) -> None:
     ids = small.encode_turn(text)
     assert len(ids) <= 10 and ids[-1] == small.stop_id
-    (call,) = small.parse_turn(ids, 1).calls
+    (call,) = small.about(BRIEF, PLANS).parse(small.decode_turn(ids), 1).calls
     assert not call.malformed and pocket.call(call.tool, **call.arguments) == text
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 380), max_size=30))
 def test_any_tokens_can_be_heard(small: PocketDialogue, ids: list[int]) -> None:
-    parsed = small.parse_turn(ids, 1)
-    results = [ToolResult(call_id=call.id, text="", ok=not call.malformed) for call in parsed.calls]
-    assert small.encode_answers(parsed, results, 3)
+    texts = small.about(BRIEF, PLANS)
+    calls = texts.parse(small.decode_turn(ids), 1).calls
+    results = [ToolResult(call_id=call.id, text="", ok=not call.malformed) for call in calls]
+    assert small.encode_observation(texts.observation(calls, results, 3))
 
 
 def test_the_prompt_names_operators_shapes_and_plans(small: PocketDialogue) -> None:
-    text = small.tokenizer.decode(small.prompt(BRIEF, PLANS), skip_special_tokens=False)
+    text = small.decode(small.encode_prompt(small.about(BRIEF, PLANS).messages()))
     for part in ("cuda tf32", "mul 64 96", "relu 64 96", "fused pointwise a:5", "split pointwise pointwise pointwise"):
         assert part in text
     assert text.endswith("10 left<|agent|>")
@@ -91,17 +91,19 @@ def test_plans_differ_and_their_settings_are_edits() -> None:
 
 def test_a_chat_is_continued_as_its_template_would_write_it() -> None:
     dialogue = chat()
-    prompt = dialogue.prompt(BRIEF, PLANS)
+    texts = dialogue.about(BRIEF, PLANS)
+    prompt = dialogue.encode_prompt(texts.messages())
     own = dialogue.encode_turn('<tool_call>\n{"name": "Profile", "arguments": {}}\n</tool_call>')
-    parsed = dialogue.parse_turn(own, 1)
-    assert [call.tool for call in parsed.calls] == ["Profile"]
-    answer = dialogue.encode_answers(parsed, [ToolResult(call_id="1", text="passed: 90.0 us")], 4)
+    calls = texts.parse(dialogue.decode_turn(own), 1).calls
+    assert [call.tool for call in calls] == ["Profile"]
+    said = texts.observation(calls, [ToolResult(call_id="1", text="passed: 90.0 us")], 4)
+    answer = dialogue.encode_observation(said)
     text = dialogue.tokenizer.decode([*prompt, *own, *answer])
     assert "class Model(nn.Module)" in text and '"name": "Edit"' not in text
     tail = text.rpartition("</tool_call>")[2]
     assert tail.startswith("<|im_end|>\n<|im_start|>user\n<tool_response") and tail.endswith("<|im_start|>assistant\n")
     assert "passed: 90.0 us" in tail and "[Left: 4 turns.]" in tail
-    assert "no tool" in dialogue.tokenizer.decode(dialogue.encode_answers(ParsedTurn("hm", ()), [], 1))
+    assert "no tool" in texts.observation((), (), 1)
 
 
 def test_templates_that_can_not_serve_are_refused() -> None:

@@ -42,7 +42,7 @@ def test_limits_differ_by_stage() -> None:
     """The paper's: 32,768 tokens in single turns, 131,072 in the loop; 150 turns to train and 200 to evaluate."""
     options = read_options(Path("paper"))
     assert options.warmup is not None and options.ppo is not None and options.sample is not None
-    settings = DialogueSettings(kind="chat", turns=100, turn_tokens=4096, context_tokens=65_536)
+    settings = DialogueSettings(kind="tools", turns=100, turn_tokens=4096, context_tokens=65_536)
     warmup = limited(settings, options.warmup.limits.single())
     assert (warmup.turns, warmup.turn_tokens, warmup.context_tokens) == (1, 32_768, 32_768)
     held = HeldOutOptions.parse(options.held_out).limits
@@ -50,8 +50,21 @@ def test_limits_differ_by_stage() -> None:
         found = limited(settings, limits)
         assert (found.turns, found.turn_tokens, found.context_tokens) == (turns, 4096, 131_072)
     assert limited(settings, EpisodeLimits()) == settings
-    assert limited(settings, EpisodeLimits(turns=1)).turn_tokens == 65_536
-    assert limited(settings, EpisodeLimits(turns=1, turn_tokens=500)).turn_tokens == 500
+    assert limited(settings, EpisodeLimits(kind="files", turns=1)).turn_tokens == 65_536
+    assert limited(settings, EpisodeLimits(kind="short", turns=1, turn_tokens=500)).turn_tokens == 500
+
+
+def test_dialogues_differ_by_stage() -> None:
+    settings = DialogueSettings(kind="tools", turns=100, turn_tokens=4096, context_tokens=65_536)
+    options = read_options(Path("kernel"))
+    assert options.warmup is not None and options.ppo is not None
+    warmup, ppo = limited(settings, options.warmup.limits.single()), limited(settings, options.ppo.limits)
+    assert (warmup.kind, warmup.turns, warmup.examples, ppo.kind, ppo.turns) == ("short", 1, 1, "short", 4)
+    assert limited(settings, EpisodeLimits(kind="short", examples=0)).examples == 0
+    with pytest.raises(UsageError, match=r"can't use the agent's tools.*short or files"):
+        limited(settings, EpisodeLimits(turns=1))
+    with pytest.raises(UsageError, match="pocket policy can't play short"):
+        limited(DialogueSettings(), EpisodeLimits(kind="short"))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +97,7 @@ def test_settings_on_the_command_line() -> None:
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one of the presets: lora, paper, pocket"):
+    with pytest.raises(UsageError, match="one of the presets: kernel, lora, paper, pocket"):
         read_options(Path("pockett"))
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(UsageError, match="holds no settings"):

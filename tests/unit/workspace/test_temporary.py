@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -54,3 +55,18 @@ def test_a_folder_without_a_lock_has_a_minute(tmp_path: Path) -> None:
     os.utime(old, (then, then))
     assert remove_stale(tmp_path) == [old]
     assert young.exists()
+
+
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        assert len(remove_stale(tmp_path)) == 1
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with temporary_folder("judge") as folder:
+        assert remove_stale(tmp_path) == [] and list(tmp_path.iterdir()) == [folder]

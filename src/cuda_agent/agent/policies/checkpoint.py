@@ -6,10 +6,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.agent.dialogues.dialogue import TaskDialogue
 from cuda_agent.agent.policies import stall
 from cuda_agent.agent.policy import FINISH, Brief, finish
-from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
-from cuda_agent.agent.trained.dialogue import ParsedTurn
+from cuda_agent.agent.trained.checkpoint import load_dialogue, load_settings, make_sampler
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
 from cuda_agent.agent.trained.sampler import load_model, torch_device
 from cuda_agent.core.config import Limits
@@ -30,7 +30,8 @@ class CheckpointPolicy:
     def __init__(self, brief: Brief, checkpoint: Path, *, episodes: int = 8) -> None:
         """Raises UsageError and StoreError as `load_dialogue` and `load_model` do."""
         self._brief, self._episodes = brief, episodes
-        self._settings, self._dialogue = load_dialogue(checkpoint)
+        self._settings = load_settings(checkpoint)
+        self._dialogue = load_dialogue(checkpoint, self._settings)
         model = _model(checkpoint.resolve(), torch_device(brief.device))
         # It keeps what it read, so a turn reads only the new tokens.
         self._sampler = make_sampler(model, self._dialogue, self._settings, seed=0)
@@ -40,7 +41,7 @@ class CheckpointPolicy:
         """Raises PolicyStalled when the model no longer acts."""
         stall.check(history, self._tools)
         try:
-            plans = self._plans
+            plans, texts = self._plans, self._texts
         except NotCovered as gap:
             return finish(gap.cause, "not_covered")
         except TaskError as error:
@@ -55,7 +56,7 @@ class CheckpointPolicy:
         if len(played) > self._episodes:
             passed = any(result.data.get("verdict") == "passed" for turn in history for result in turn.results)
             return finish(f"{self._episodes} episodes played", "finished" if passed else "gave_up")
-        return self._move(plans, played[-1], len(played), len(history))
+        return self._move(texts, played[-1], len(played), len(history))
 
     @cached_property
     def _plans(self) -> tuple[Offer, ...]:
@@ -64,15 +65,19 @@ class CheckpointPolicy:
             return ()
         return offers(brief.graph(), brief.device, brief.precision, brief.task.key)
 
-    def _move(self, plans: tuple[Offer, ...], episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
-        context = self._context(plans, episode)
+    @cached_property
+    def _texts(self) -> TaskDialogue:
+        return self._dialogue.about(replace(self._brief, limits=Limits(turns=self._settings.turns)), self._plans)
+
+    def _move(self, texts: TaskDialogue, episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
+        context = self._context(texts, episode)
         seed = 1_000 * number + len(episode)
         (sampled,) = self._sampler.seeded(seed)([context])
-        parsed = self._dialogue.parse_turn(sampled.token_ids, index)
+        parsed = texts.parse(self._dialogue.decode_turn(sampled.token_ids), index)
         # The model's Finish ends an episode. The run ends when all episodes are played.
         calls = tuple(call for call in parsed.calls if call.tool != FINISH or call.malformed)
         ends = len(calls) < len(parsed.calls)
-        said = "Done with this episode." if ends else "No tool was called; call one."
+        said = "Done with this episode." if ends else texts.observation((), (), self._settings.turns - len(episode) - 1)
         return PolicyMove(
             message=parsed.text,
             calls=calls,
@@ -88,20 +93,19 @@ class CheckpointPolicy:
         found: list[list[Turn]] = [[]]
         for turn in turns:
             found[-1].append(turn)
-            parsed = self._dialogue.parse_turn(turn.token_ids or (), turn.index)
+            parsed = self._texts.parse(self._dialogue.decode_turn(turn.token_ids or ()), turn.index)
             finished = any(call.tool == FINISH and not call.malformed for call in parsed.calls)
             if finished or len(found[-1]) >= self._settings.turns:
                 found.append([])
         return found
 
-    def _context(self, plans: tuple[Offer, ...], episode: Sequence[Turn]) -> list[int]:
+    def _context(self, texts: TaskDialogue, episode: Sequence[Turn]) -> list[int]:
         """Returns the tokens of the episode so far, exactly as they were sampled."""
-        brief = replace(self._brief, limits=Limits(turns=self._settings.turns))
-        context = self._dialogue.prompt(brief, plans)
+        context = self._dialogue.encode_prompt(texts.messages())
         for number, turn in enumerate(episode, 1):
-            parsed = ParsedTurn(turn.message, turn.calls)
+            said = texts.observation(turn.calls, turn.results, self._settings.turns - number)
             context += turn.token_ids or ()
-            context += self._dialogue.encode_answers(parsed, turn.results, self._settings.turns - number)
+            context += self._dialogue.encode_observation(said)
         return context
 
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from cuda_agent.agent.policies.attempts import AttemptsPolicy
 from cuda_agent.agent.policies.checkpoint import CheckpointPolicy
 from cuda_agent.agent.policies.files import FilesPolicy
 from cuda_agent.agent.policies.llm import LanguageModelPolicy
 from cuda_agent.agent.policies.playbook import PlaybookPolicy
-from cuda_agent.agent.policies.short import ShortPolicy
 from cuda_agent.agent.policy import Brief, Policy, PolicyMaker
 from cuda_agent.agent.trained.checkpoint import check_checkpoint
 from cuda_agent.core.errors import UsageError
@@ -41,8 +41,8 @@ def make_policy(policy: str | PolicyMaker, brief: Brief) -> Policy:
         return policy(brief)
     name = policy_name(policy)
     if name == "llm":
-        is_short = brief.llm is not None and brief.llm.dialogue == "short"
-        return ShortPolicy(brief) if is_short else LanguageModelPolicy(brief)
+        has_tools = brief.llm is None or brief.llm.dialogue == "tools"
+        return LanguageModelPolicy(brief) if has_tools else AttemptsPolicy(brief)
     if name.startswith(FILES):
         return FilesPolicy(brief, Path(name.removeprefix(FILES)))
     if name not in POLICIES:

@@ -34,6 +34,7 @@ class Toolbox:
         self._tools = {tool.__name__: tool for tool in tools}
         #: number of calls so far. It numbers their files, and a resumed run continues the count.
         self.calls = 0
+        self._told = False
 
     def schemas(self) -> list[dict[str, Any]]:
         """Returns all tools in the form of the OpenAI protocol."""
@@ -61,7 +62,10 @@ class Toolbox:
             near = difflib.get_close_matches(call.tool, self._tools, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             wrong = f"Wrong call: {call.malformed}\n" if call.malformed else ""
-            return _wrong(f"{wrong}No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.")
+            told, self._told = self._told, True
+            named = (f"{name}({_fields(one.parameters())})" for name, one in self._tools.items())
+            known = f" Tools: {', '.join(self._tools)}." if told else "\n".join([" Call one of these:", *named])
+            return _wrong(f"{wrong}No tool {call.tool!r}.{hint}{known}")
         if call.malformed:
             return _wrong(f"Wrong call: {call.malformed}\n{_usage(tool)}")
         unusable = _unusable(call.arguments)

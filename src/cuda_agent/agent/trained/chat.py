@@ -1,4 +1,4 @@
-"""The dialogue of a chat model, with its own template, the prompts of `--policy llm` and tool calls as tagged text.
+"""The dialogue of a chat model, with its own template.
 
 The template is rendered with probes for contents. What stands around the probes is what it adds to a conversation: it
 is encoded once, and contents are encoded between it. So a conversation only grows, even where the template would
@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.agent.policies.conversation import Conversation
+from cuda_agent.agent.dialogues.dialogue import TaskDialogue
+from cuda_agent.agent.dialogues.kinds import task_dialogue
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.trained.dialogue import Dialogue, ParsedTurn, parse_text
+from cuda_agent.agent.trained.dialogue import Dialogue
 from cuda_agent.agent.trained.offers import Offer
-from cuda_agent.core.config import LanguageModelOptions
+from cuda_agent.core.config import DialogueKind
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.records import ToolResult
-from cuda_agent.llm import tagged
+from cuda_agent.llm.chat import Message
 
-_NOTHING_CALLED = "You called no tool. Go on with a tool call."
 #: how models enclose thinking, in which no call counts.
 _THINKS, _THOUGHT = "<think>", "</think>"
 
@@ -29,17 +28,18 @@ class ChatDialogue(Dialogue):
 
     offers_plans = False
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, kind: DialogueKind = "tools", examples: int = 1) -> None:
         """Raises UsageError if the tokenizer has no chat template, no end token, or a template that doesn't show the
         messages or ends answers in another way."""
-        self.tokenizer = tokenizer
+        self.tokenizer, self._kind, self._examples = tokenizer, kind, examples
         if tokenizer.chat_template is None or tokenizer.eos_token_id is None:
             raise UsageError(
                 "The model's tokenizer has no chat template or no end token", "Take an instruction-tuned one"
             )
         self.stop_id: int = tokenizer.eos_token_id
         self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self.stop_id
-        self._opening = [self._encode_template(piece) for piece in self._around("system", "user")]
+        roles = ("system", "user") if kind == "tools" else ("user",)
+        self._opening = [self._encode_template(piece) for piece in self._around(*roles)]
         *_, between, end = self._around("user", "assistant", "user")
         if not between.startswith(tokenizer.eos_token):
             raise UsageError(
@@ -51,35 +51,32 @@ class ChatDialogue(Dialogue):
         self._begins_thinking = end.rstrip().endswith(_THINKS)
 
     @classmethod
-    def load(cls, checkpoint: Path) -> "ChatDialogue":
+    def load(cls, checkpoint: Path, kind: DialogueKind, examples: int) -> "ChatDialogue":
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(checkpoint, local_files_only=True))
+        return cls(AutoTokenizer.from_pretrained(checkpoint, local_files_only=True), kind, examples)
 
     @property
     def vocabulary(self) -> int:
         return len(self.tokenizer)
 
-    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
-        conversation = Conversation(brief, LanguageModelOptions(model="checkpoint", tools="tagged"))
-        system, user = (str(message["content"]) for message in conversation.request([]).messages)
-        before, between, end = self._opening
-        return [*before, *self.encode(system), *between, *self.encode(user), *end]
+    def about(self, brief: Brief, plans: Sequence[Offer]) -> TaskDialogue:
+        return task_dialogue(self._kind, brief, self._examples)
 
-    def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
-        answers = [
-            tagged.write_result(call.tool, result.text) for call, result in zip(parsed.calls, results, strict=False)
-        ]
-        text = "\n".join([*(answers or [_NOTHING_CALLED]), f"[Left: {turns_left} turns.]"])
+    def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
+        first, *others = self._opening
+        parts = zip(messages, others, strict=True)
+        return [*first, *(token for said, after in parts for token in [*self.encode(said["content"]), *after])]
+
+    def encode_observation(self, text: str) -> list[int]:
         return [*self._between, *self.encode(text), *self._end]
 
-    def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
-        """Returns the text and calls after the thinking; none if it didn't end."""
-        text = self.decode([token for token in token_ids if token != self.stop_id])
+    def decode_turn(self, token_ids: Sequence[int]) -> str:
+        """Returns what stands after the thinking; nothing if that didn't end."""
+        text = super().decode_turn(token_ids)
         _, ended, said = text.rpartition(_THOUGHT)
-        if not ended and (self._begins_thinking or _THINKS in said):  # foreign text: the model's
-            said = ""
-        return parse_text(said, turn)
+        hidden = not ended and (self._begins_thinking or _THINKS in said)  # foreign text: the model's
+        return "" if hidden else said
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)

@@ -25,39 +25,43 @@ def check_checkpoint(checkpoint: Path) -> None:
             )
 
 
-def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
-    """Returns the settings and the dialogue of a policy. A folder without `dialogue.json` is a chat model's, which may
-    use its whole context. Raises UsageError if the folder holds no policy, the settings don't fit its tokenizer or
-    model, or transformers is missing, and StoreError if it can't be read."""
+def load_settings(checkpoint: Path) -> DialogueSettings:
+    """Returns the settings of a policy. A folder without `dialogue.json` is a chat model's, which plays with tools and
+    may use its whole context. Raises UsageError if the folder holds no policy, and StoreError if it can't be read."""
     check_checkpoint(checkpoint)
-    if find_spec("transformers") is None:
-        raise UsageError("A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'")
     settings = DialogueSettings.find(checkpoint)
     if settings is None:
         context = min(_CONTEXT, _reach(_config(checkpoint)))
         settings = DialogueSettings(
-            kind="chat", turns=_TURNS, turn_tokens=max(4, context // _TURN_PART), context_tokens=context
+            kind="tools", turns=_TURNS, turn_tokens=max(4, context // _TURN_PART), context_tokens=context
         )
-    loaded = PocketDialogue if settings.kind == "pocket" else ChatDialogue
-    dialogue: Dialogue = loaded.load(checkpoint)
+    return settings
+
+
+def load_dialogue(checkpoint: Path, settings: DialogueSettings) -> Dialogue:
+    """Returns the dialogue of a policy with these settings. Raises UsageError if the folder holds no policy, the
+    settings don't fit its tokenizer or model, or transformers is missing, and StoreError if it can't be read."""
+    check_checkpoint(checkpoint)
+    if find_spec("transformers") is None:
+        raise UsageError("A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'")
+    dialogue: Dialogue
+    if settings.kind == "pocket":
+        dialogue = PocketDialogue.load(checkpoint)
+    else:
+        dialogue = ChatDialogue.load(checkpoint, settings.kind, settings.examples)
     rows = _config(checkpoint).get("vocab_size", dialogue.vocabulary)
     if dialogue.vocabulary > rows:
         raise UsageError(
             f"The tokenizer of {checkpoint} has {dialogue.vocabulary} tokens and its model {rows}",
             "Give the tokenizer that belongs to the model",
         )
-    check_reach(checkpoint, settings)
-    return settings, dialogue
-
-
-def check_reach(checkpoint: Path, settings: DialogueSettings) -> None:
-    """Raises UsageError if episodes may become longer than what the model can read."""
     reach = _reach(_config(checkpoint))
     if settings.context_tokens > reach:
         raise UsageError(
             f"Episodes have up to {settings.context_tokens} tokens and {checkpoint} reads {reach}",
             "Lower context_tokens in dialogue.json or in the stage's limits, or set the model's rope scaling",
         )
+    return dialogue
 
 
 def make_sampler(model: Any, dialogue: Dialogue, settings: DialogueSettings, seed: int) -> Sampler:

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cuda_agent.agent.dialogues.dialogue import ParsedTurn, parse_tagged
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.trained.dialogue import Dialogue, ParsedTurn
+from cuda_agent.agent.trained.dialogue import Dialogue
 from cuda_agent.agent.trained.offers import Offer, taking
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.records import ToolCall, ToolResult
 from cuda_agent.llm import tagged
+from cuda_agent.llm.chat import Message
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -77,6 +79,22 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> "Tokenizer":
     return tokenizer
 
 
+class PocketTask:
+    """The `TaskDialogue` of a small policy."""
+
+    def __init__(self, brief: Brief, plans: Sequence[Offer]) -> None:
+        self._brief, self._plans = brief, plans
+
+    def messages(self) -> list[Message]:
+        return [{"role": "user", "content": prompt_text(self._brief, self._plans)}]
+
+    def parse(self, text: str, turn: int) -> ParsedTurn:
+        return parse_tagged(text, turn)
+
+    def observation(self, calls: Sequence[ToolCall], results: Sequence[ToolResult], turns_left: int) -> str:
+        return answer_text(calls, results, turns_left)
+
+
 class PocketDialogue(Dialogue):
     """The `Dialogue` of a small policy."""
 
@@ -87,7 +105,7 @@ class PocketDialogue(Dialogue):
         self.tokenizer = tokenizer
         stop, pad = tokenizer.token_to_id(STOP), tokenizer.token_to_id(PAD)
         if stop is None or pad is None:
-            raise UsageError(f"The tokenizer has no token {STOP} or {PAD}", 'Set "kind": "chat" in dialogue.json')
+            raise UsageError(f"The tokenizer has no token {STOP} or {PAD}", 'Set "kind": "tools" in dialogue.json')
         self.stop_id: int = stop
         self.pad_id: int = pad
 
@@ -107,11 +125,14 @@ class PocketDialogue(Dialogue):
             raise StoreError(f"Can't read {path}: {str(error)[:200]}", "Give a whole checkpoint") from None
         return cls(tokenizer)
 
-    def prompt(self, brief: Brief, plans: Sequence[Offer]) -> list[int]:
-        return self.encode(prompt_text(brief, plans) + AGENT)
+    def about(self, brief: Brief, plans: Sequence[Offer]) -> "PocketTask":
+        return PocketTask(brief, plans)
 
-    def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
-        return self.encode(ANSWER + answer_text(parsed.calls, results, turns_left) + AGENT)
+    def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
+        return self.encode("".join(message["content"] for message in messages) + AGENT)
+
+    def encode_observation(self, text: str) -> list[int]:
+        return self.encode(ANSWER + text + AGENT)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids

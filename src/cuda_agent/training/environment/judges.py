@@ -1,5 +1,6 @@
 """The judge of episodes: one pool for all tasks behind a memo of verdicts, and stored graphs and plans."""
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -8,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from cuda_agent.agent.trained.dialogue import PolicyKind
 from cuda_agent.agent.trained.offers import Offer, offers
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Phase, Verdict
@@ -19,9 +21,11 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import Case
+from cuda_agent.playbook.single_file import SingleFile
 from cuda_agent.pool.pool import Pool
 from cuda_agent.tasks.captured import NotCaptured, capture_graph, task_workers
 from cuda_agent.training.environment.memo import Memo, stack_digest
+from cuda_agent.workers.process import Worker
 from cuda_agent.workspace.sandbox import resolve_level
 
 _UNTIMED = "verified, not timed"
@@ -99,14 +103,17 @@ class Judges:
             wanted = [task for task in tasks if task.key not in self._refused and not self._path(task).exists()]
             if not wanted:
                 return
-            with task_workers(self.options.device, resolve_level(self.options.sandbox)) as start:
-                for task in wanted:
-                    try:
-                        graph = capture_graph(start, task, self.options.device)
-                    except NotCaptured as error:
-                        self._refused[task.key] = TaskError(f"{task.name} can't be captured: {error}")
-                    else:
-                        write_durably(self._path(task), graph.to_json())
+            level, side_by_side = resolve_level(self.options.sandbox), max(1, len(os.sched_getaffinity(0)) // 2)
+            with task_workers(self.options.device, level) as start, ThreadPoolExecutor(side_by_side) as threads:
+                list(threads.map(partial(self._capture, start), wanted))
+
+    def _capture(self, start: Callable[[], Worker], task: Task) -> None:
+        try:
+            graph = capture_graph(start, task, self.options.device)
+        except NotCaptured as error:
+            self._refused[task.key] = TaskError(f"{task.name} can't be captured: {error}")
+        else:
+            write_durably(self._path(task), graph.to_json())
 
     def graph(self, task: Task) -> Graph:
         """Returns the task's graph, which is captured once and stored. Raises TaskError."""
@@ -274,15 +281,20 @@ def _not_in_the_table(candidate: Candidate) -> BuildReport:
     return BuildReport(succeeded=False, candidate_digest=candidate.digest, duration_s=0.0, log=said)
 
 
-def usable(judges: Judges, tasks: Iterable[Task]) -> tuple[list[Task], dict[str, str]]:
-    """Returns the tasks with plans, and the reasons of the others."""
+def usable(judges: Judges, tasks: Iterable[Task], kind: PolicyKind) -> tuple[list[Task], dict[str, str]]:
+    """Returns the tasks that a kind of dialogue can say, and the reasons of the others."""
     found: list[Task] = []
     reasons: dict[str, str] = {}
     wanted = list(tasks)
     judges.capture(wanted)
     for task in wanted:
         try:
-            judges.offers(task)
+            if kind == "pocket":
+                judges.offers(task)
+            elif kind == "short":
+                SingleFile.of(judges.graph(task), judges.options.device)
+            else:
+                judges.graph(task)
         except CudaAgentError as error:
             reasons[task.name] = error.cause
         else:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.trained.checkpoint import check_reach, load_dialogue
-from cuda_agent.agent.trained.dialogue import DialogueSettings
+from cuda_agent.agent.trained.checkpoint import load_dialogue, load_settings
+from cuda_agent.agent.trained.dialogue import DialogueSettings, PolicyKind
 from cuda_agent.core.config import Configuration, JudgeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.lines import read_lines
@@ -93,8 +93,8 @@ class Opening:
     make_pool: Callable[[JudgeOptions], Pool] | None = None
 
     @contextmanager
-    def judges(self, *, plans: bool = True) -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
-        """Yields the judges and the tasks by split. If `plans` are needed, tasks without plans are left out and
+    def judges(self, *, kind: PolicyKind = "pocket") -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
+        """Yields the judges and the tasks by split. Tasks that this kind of dialogue can't say are left out and
         reported."""
         options = self.options
         judge = JudgeOptions.parse({"device": resolve_device(self.device), **options.judge})
@@ -104,7 +104,7 @@ class Opening:
             memo, judge, gpus=options.gpus, sessions=options.sessions, stack=options.stack, make_pool=self.make_pool,
             table_only=options.unknown == "fail",
         ) as judges:  # fmt: skip
-            known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
+            known, reasons = usable(judges, [*train, *held], kind) if kind != "tools" else ([*train, *held], {})
             if judges.memo.foreign:
                 self.progress(
                     f"{judges.memo.foreign} verdicts in {memo} are of another stack or other settings: not used"
@@ -119,17 +119,24 @@ class Opening:
     def environment(self, checkpoint: Path, limits: EpisodeLimits) -> Iterator[Opened]:
         """Opens an environment. `checkpoint` may be any of this training; its tokenizer and dialogue are used. Raises
         UsageError, StoreError and DeviceError."""
-        settings, dialogue = load_dialogue(checkpoint)
-        settings = limited(settings, limits)
-        check_reach(checkpoint, settings)
-        with self.judges(plans=dialogue.offers_plans) as (judges, train, held):
+        settings = limited(load_settings(checkpoint), limits)
+        dialogue = load_dialogue(checkpoint, settings)
+        with self.judges(kind=settings.kind) as (judges, train, held):
             environment = ToolEnvironment(judges, dialogue, settings, self.options.play, progress=self.progress)
             yield Opened(environment, train, held)
 
 
 def limited(settings: DialogueSettings, limits: EpisodeLimits) -> DialogueSettings:
-    """Returns the settings within a stage's limits. One turn has room for as many calls as fit."""
+    """Returns the settings within a stage's limits. One turn has room for as many calls as fit. Raises UsageError for
+    what can't be played."""
     given = limits.model_dump(exclude_none=True)
+    kind = given.get("kind", settings.kind)
+    if kind != settings.kind and settings.kind == "pocket":
+        raise UsageError(f"A pocket policy can't play {kind}", "Leave out limits.kind")
+    if kind == "tools" and given.get("turns", settings.turns) == 1:
+        raise UsageError(
+            "An answer of one turn can't use the agent's tools", "Set the stage's limits.kind to short or files"
+        )
     if limits.turns == 1 and limits.turn_tokens is None:
         context = limits.context_tokens or settings.context_tokens
         given["turn_tokens"] = min(settings.turn_tokens * settings.turns, context)

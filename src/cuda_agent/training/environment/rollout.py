@@ -87,7 +87,8 @@ class Rollout:
         options = self.judges.options
         limits = Limits(turns=self.settings.turns)
         brief = Brief(self.task, options.device, options.precision, limits, self._tools.schemas(), self.session.graph)
-        self.prompt = self.dialogue.prompt(brief, plans)
+        self._texts = self.dialogue.about(brief, plans)
+        self.prompt = self.dialogue.encode_prompt(self._texts.messages())
         if len(self.prompt) >= self.settings.context_tokens:
             self.ended = self.truncated = self._failed = True
 
@@ -120,7 +121,7 @@ class Rollout:
         """Runs the calls of this turn and adds the answers. Raises CudaAgentError when this machine fails."""
         if self.ended:
             return
-        parsed = self.dialogue.parse_turn(self._own, self.turns)
+        parsed = self._texts.parse(self.dialogue.decode_turn(self._own), self.turns)
         results = [self._call(call) for call in parsed.calls]
         if not parsed.calls:
             self._faults["no_call"] += 1
@@ -128,7 +129,7 @@ class Rollout:
             self.ended = True
             return
         left = self.settings.turns - self.turns
-        answer = self.dialogue.encode_answers(parsed, results, left)
+        answer = self.dialogue.encode_observation(self._texts.observation(parsed.calls, results, left))
         if left <= 0 or self.room <= len(answer):
             self.ended = self.truncated = True
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, provenance
-from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue, load_settings
 from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
@@ -167,7 +167,11 @@ def _base(stage: TrainingStage) -> StageResult:
     path, options = stage.options.model.path, stage.options
     if path is None:
         return StageResult(save_policy((), str(stage.domain.base(stage.directory)), stage.directory / "policy"))
-    settings, _ = load_dialogue(Path(path))
+    settings = load_settings(Path(path))
+    for played in (options.warmup, options.sample, options.ppo):
+        if played is not None:
+            single = played is options.warmup or not options.agent_loop
+            load_dialogue(Path(path), limited(settings, played.limits.single() if single else played.limits))
     policy = save_policy((), path, stage.directory / "policy")
     if DialogueSettings.find(policy) is None:
         last = options.ppo or options.sample
