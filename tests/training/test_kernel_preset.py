@@ -41,7 +41,7 @@ ANSWERS = [f"```cpp\n{KERNEL}```"] * 2 + [f"```cpp\n{KERNEL.replace('+ 1', '+ 3'
 def learnt_by_heart(directory: Path) -> None:
     """Answers the task with the right or a wrong kernel, whatever was said."""
     chat_models.save_model("qwen2_5", directory, hidden_size=64, intermediate_size=128, tie_word_embeddings=False)
-    dialogue = ChatDialogue(chat_models.tokenizer("qwen2_5"), "short")
+    dialogue = ChatDialogue(chat_models.tokenizer("qwen2_5"), "short", examples=0)
     brief = Brief(domain.TASK, domain.OPTIONS.device, domain.OPTIONS.precision, Limits(turns=1), [], domain.graph)
     prompt = dialogue.encode_prompt(dialogue.about(brief, ()).messages())
     own = torch.tensor([dialogue.encode_turn(answer) for answer in ANSWERS])
@@ -77,14 +77,16 @@ def test_all_stages_with_real_verdicts(tmp_path: Path) -> None:
     tasks = [domain.TASK.model_copy(update={"split": split}) for split in ("train", "held_out")]
     append(tmp_path / "tasks.jsonl", [_line(task, number) for number, task in enumerate(tasks)])
     judge = domain.OPTIONS.model_dump(mode="json", exclude={"device"}, exclude_defaults=True)
-    step = ["steps=1", "batch=4", "mini_batch=4", "critic_only_steps=0", "limits.turn_tokens=96"]
+    # Each token costs logits of the whole vocabulary, so prompts are short.
+    limits = {"kind": "short", "examples": 0, "turns": 1, "turn_tokens": 96}
+    step = ["limits.examples=0", "steps=1", "batch=4", "mini_batch=4", "critic_only_steps=0", "limits.turn_tokens=96"]
     changes = [
         "device=cpu", f"model.path={tmp_path / 'model'}", "model.lora_rank=4", "model.train_precision=float32",
         "model.sample_precision=float32", f"environment.tasks={tmp_path / 'tasks.jsonl'}", f"environment.judge={judge}",
         *(f"{stage}.{one}" for stage in ("warmup", "ppo") for one in step), "ppo.limits.turns=2",
-        "sample.episodes_per_task=4", "sample.limits.turn_tokens=96", "sample.limits.turns=2", "rft.batch=4",
+        "sample.episodes_per_task=4", "sample.limits.examples=0", "sample.limits.turn_tokens=96", "sample.limits.turns=2", "rft.batch=4",
         "value.batch=4", "value.passes=1", "held_out.episodes=2",
-        "held_out.limits={kind: short, turns: 1, turn_tokens: 96}",
+        f"held_out.limits={limits}",
     ]  # fmt: skip
     options = read_options(Path("kernel"), changes)
     out = tmp_path / "run"
