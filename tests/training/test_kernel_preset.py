@@ -84,7 +84,8 @@ def test_all_stages_with_real_verdicts(tmp_path: Path) -> None:
         "device=cpu", f"model.path={tmp_path / 'model'}", "model.lora_rank=4", "model.train_precision=float32",
         "model.sample_precision=float32", f"environment.tasks={tmp_path / 'tasks.jsonl'}", f"environment.judge={judge}",
         *(f"{stage}.{one}" for stage in ("warmup", "ppo") for one in step), "ppo.limits.turns=2",
-        "sample.episodes_per_task=4", "sample.limits.examples=0", "sample.limits.turn_tokens=96", "sample.limits.turns=2", "rft.batch=4",
+        "sample.episodes_per_task=4", *(f"sample.limits.{one}" for one in ("examples=0", "turn_tokens=96", "turns=2")),
+        "rft.batch=4",
         "value.batch=4", "value.passes=1", "held_out.episodes=2",
         f"held_out.limits={limits}",
     ]  # fmt: skip
