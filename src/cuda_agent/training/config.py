@@ -81,11 +81,23 @@ class Learning(Configuration):
     micro_batch_tokens: int = Field(default=16384, ge=64)
 
 
+class CurriculumOptions(Configuration):
+    """Prefers families of tasks (`Task.origin`) whose pass rate over the last `steps` steps is within the bounds."""
+
+    low: Share = 0.05
+    high: Share = 0.7
+    #: weight of a task of another family, where 1 is that of a preferred one.
+    elsewhere: float = Field(default=0.1, gt=0, le=1)
+    steps: int = Field(default=4, ge=1)
+
+
 class PpoOptions(Learning):
     """Proximal policy optimisation with a critic. A step plays `batch` episodes."""
 
     steps: int = Field(ge=1)
     limits: EpisodeLimits = EpisodeLimits()
+    #: None: every task equally often.
+    curriculum: CurriculumOptions | None = None
     #: episodes of one update. None: the whole batch.
     mini_batch: int | None = Field(default=None, ge=1)
     epochs: int = Field(default=1, ge=1)
@@ -247,6 +259,8 @@ class TrainingOptions(Configuration):
             for name, stage in (("warmup", self.warmup), ("ppo", self.ppo)):
                 if stage is not None and not stage.whiten:
                     raise ValueError(f"{name}.whiten: verl's own trainer always whitens advantages; use `embedded`")
+                if stage is not None and stage.curriculum is not None:
+                    raise ValueError(f"{name}.curriculum: `ray` draws all tasks before it plays; use `embedded`")
                 if stage is not None and stage.mismatch is not None:
                     raise ValueError(f"{name}.mismatch: only the launcher `embedded` injects one")
                 gpus = self.ray.nodes * self.ray.gpus_per_node

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from cuda_agent.core.enums import Milestone
 from cuda_agent.core.lines import append, read_lines, write_lines
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
@@ -21,7 +22,12 @@ from cuda_agent.training.episodes import Environment, Episode, Generate, read_ep
 from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order, spread
 
 SCORES = "scores.jsonl"
-METRICS = ("reward", "pass_rate", "faster_rate", "geomean")
+METRICS = (
+    "reward", "pass_rate", "pass_at_k", "faster_rate", "over_eager_rate", "over_both_rate",
+    "geomean", "geomean_passing",
+)  # fmt: skip
+#: means of these are geometric.
+_RATIOS = frozenset({"geomean", "geomean_passing"})
 #: share of the best choice's speed that counts as near.
 NEAR = 0.95
 #: the episodes of one seed are numbered below this.
@@ -32,7 +38,10 @@ _SHUFFLES = 200
 
 class TaskScore(Record):
     """One policy on one task: means over its episodes. `geomean` is the geometric mean of the matched baseline's time /
-    the best candidate's; an episode without a candidate counts as 1. `to_near` has for each seed the evaluations until
+    the best candidate's; an episode without a candidate counts as 1 and is left out of
+    `geomean_passing`. `pass_at_k` is the unbiased estimate of the probability that one of k episodes passes (Chen et
+    al., 2021). `over_eager_rate` and `over_both_rate`: at least 5 % faster than eager, and than the compiled baseline
+    too, by the milestone. What older records don't have is None. `to_near` has for each seed the evaluations until
     95 % of the best choice, None if its episodes together never reached it."""
 
     task_key: str
@@ -42,6 +51,10 @@ class TaskScore(Record):
     pass_rate: float
     faster_rate: float
     geomean: float
+    pass_at_k: float | None = None
+    over_eager_rate: float | None = None
+    over_both_rate: float | None = None
+    geomean_passing: float | None = None
     evaluations: float
     to_near: tuple[int | None, ...] = ()
 
@@ -68,6 +81,12 @@ class StageScore(StoredRecord):
     faster_rate: Interval
     #: geometric mean of the tasks' geometric means.
     geomean: Interval
+    #: k of `pass_at_k`.
+    k: int | None = None
+    pass_at_k: Interval | None = None
+    over_eager_rate: Interval | None = None
+    over_both_rate: Interval | None = None
+    geomean_passing: Interval | None = None
     #: share of the verdicts that the memo knew.
     hit_rate: float
 
@@ -122,6 +141,7 @@ def evaluate_stage(
     folder: Path,
     seeds: Sequence[int] = (0, 1, 2),
     episodes: int = 4,
+    k: int = 8,
     best: dict[str, float] | None = None,
 ) -> StageScore:
     """Plays `episodes` of every task for every seed. Writes them to `folder/STAGE.jsonl` and the score to
@@ -144,7 +164,7 @@ def evaluate_stage(
         fresh = environment.play(many, sampler(seed), seed=seed * SEED_STEP)
         append(path, fresh)
         played += fresh
-    score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, best=best or {})
+    score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, k=k, best=best or {})
     if all(one.stage != stage for one in read_scores(folder)):
         append(folder / SCORES, [score])
     return score
@@ -163,13 +183,14 @@ def score_of(
     seeds: Sequence[int],
     episodes: int,
     best: dict[str, float],
+    k: int = 8,
 ) -> StageScore:
     """Returns the score of played episodes. Those without a reward, because the judge failed, don't count."""
     scores = []
     for task in tasks:
         mine = [e for e in played if e.task_key == task.key and e.reward is not None]
         if mine:
-            scores.append(_task_score(task, mine, seeds, best.get(task.key)))
+            scores.append(_task_score(task, mine, seeds, best.get(task.key), k))
     asked, known = sum(e.evaluations for e in played), sum(e.memoised for e in played)
     return StageScore(
         stage=stage,
@@ -178,28 +199,52 @@ def score_of(
         episodes_per_task=episodes,
         tasks=tuple(scores),
         hit_rate=known / asked if asked else 0.0,
+        k=k,
         **intervals(scores),
     )
 
 
 def intervals(scores: Sequence[TaskScore]) -> dict[str, Interval]:
-    """Returns the metrics of a StageScore: means over tasks with their intervals."""
-    found = {name: interval([getattr(one, name) for one in scores]) for name in METRICS if name != "geomean"}
-    logarithms = dict(interval([math.log(one.geomean) for one in scores]))
-    return {**found, "geomean": Interval(**{end: math.exp(value) for end, value in logarithms.items()})}
+    """Returns the metrics of a StageScore: means over the tasks that have them, with their intervals."""
+    found = {}
+    for name in METRICS:
+        values = [value for one in scores if (value := _value(one, name)) is not None]
+        if values:
+            mean = interval(values)
+            ends = {end: math.exp(value) if name in _RATIOS else value for end, value in dict(mean).items()}
+            found[name] = Interval(**ends)
+    return found
 
 
-def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None) -> TaskScore:
+def _value(score: TaskScore, metric: str) -> float | None:
+    """Returns a metric of a task, as a logarithm where its means are geometric."""
+    value: float | None = getattr(score, metric)
+    return math.log(value) if value is not None and metric in _RATIOS else value
+
+
+def pass_at(k: int, episodes: int, passed: int) -> float:
+    """Returns 1 - C(n - c, k) / C(n, k) of n episodes of which c passed, with k at most n."""
+    k = min(k, episodes)
+    return 1.0 - math.comb(episodes - passed, k) / math.comb(episodes, k)
+
+
+def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None, k: int) -> TaskScore:
     near = []
     for seed in seeds if best is not None else ():
         times = [us for e in mine if e.seed // SEED_STEP == seed for us, _ in e.judged]
         near.append(evaluations_to(times, best or 0.0))
+    ratios = [e.ratio for e in mine if e.ratio is not None]
+    both = Milestone.FASTER_THAN_BOTH
     return TaskScore(
         task_key=task.key,
         task_name=task.name,
         episodes=len(mine),
         reward=statistics.fmean(e.reward or 0.0 for e in mine),
-        pass_rate=statistics.fmean(e.ratio is not None for e in mine),
+        pass_rate=len(ratios) / len(mine),
+        pass_at_k=pass_at(k, len(mine), len(ratios)),
+        over_eager_rate=statistics.fmean(e.milestone in (Milestone.FASTER_THAN_EAGER, both) for e in mine),
+        over_both_rate=statistics.fmean(e.milestone is both for e in mine),
+        geomean_passing=statistics.geometric_mean(ratios) if ratios else None,
         faster_rate=statistics.fmean((e.ratio or 0.0) > 1 / (1 - MARGIN) for e in mine),
         geomean=math.exp(statistics.fmean(math.log(e.ratio or 1.0) for e in mine)),
         evaluations=statistics.fmean(len(e.judged) for e in mine),
@@ -208,14 +253,14 @@ def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best:
 
 
 def differences(one: StageScore, other: StageScore) -> tuple[MetricDifference, ...]:
-    """Returns `one` minus `other`, metric by metric, over the tasks of both."""
+    """Returns `one` minus `other`, metric by metric, over the tasks for which both have it."""
     pairs = [(a, b) for a in one.tasks for b in other.tasks if a.task_key == b.task_key]
     found = []
     for metric in METRICS:
-        values = [(getattr(a, metric), getattr(b, metric)) for a, b in pairs]
-        if metric == "geomean":
-            values = [(math.log(a), math.log(b)) for a, b in values]
-        found.append(difference("log geomean" if metric == "geomean" else metric, [a - b for a, b in values]))
+        values = [(_value(a, metric), _value(b, metric)) for a, b in pairs]
+        gaps = [a - b for a, b in values if a is not None and b is not None]
+        if gaps:
+            found.append(difference(f"log {metric}" if metric in _RATIOS else metric, gaps))
     return tuple(found)
 
 

@@ -35,6 +35,8 @@ class HeldOutOptions(Configuration):
 
     seeds: tuple[int, ...] = (0, 1, 2)
     episodes: int = 8
+    #: k of pass@k.
+    k: int = 8
     limits: EpisodeLimits = EpisodeLimits()
 
 
@@ -61,6 +63,7 @@ def evaluate_checkpoint(
             folder=directory,
             seeds=how.seeds,
             episodes=how.episodes,
+            k=how.k,
             best=known_best(judges, opened.held_out),
         )
         opening.progress(f"{directory.name}: {said(score)}; {judges.memo.hit_rate:.0%} of the verdicts were known")
@@ -80,13 +83,13 @@ def known_best(judges: Judges, tasks: Sequence[Task]) -> dict[str, float]:
 
 def said(score: StageScore) -> str:
     """Returns the score in one line."""
-    parts = {"reward": score.reward, "pass": score.pass_rate, "faster": score.faster_rate, "geomean": score.geomean}
+    parts = {name: one for name in METRICS if (one := getattr(score, name)) is not None}
     return ", ".join(f"{name} {one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" for name, one in parts.items())
 
 
 def numbers(score: StageScore) -> dict[str, float]:
     """Returns the score as flat numbers, for a manifest."""
-    found = {name: getattr(score, name).value for name in METRICS}
+    found = {name: one.value for name in METRICS if (one := getattr(score, name)) is not None}
     near = [count for task in score.tasks for count in task.to_near]
     reached = [count for count in near if count is not None]
     if near:

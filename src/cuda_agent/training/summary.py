@@ -2,7 +2,6 @@
 only; nothing is played and no device is needed."""
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,8 @@ from cuda_agent.training.pocket.table import PlanChoice, table
 from cuda_agent.training.stages.records import Halt, TrainingManifest
 
 FULL = "full"
+#: settings of the environment that say where the table is.
+_OF_THE_TABLE = ("tasks", "most_tasks", "memo", "stack", "judge")
 _CURVES = ("reward", "entropy", "explained_variance")
 
 
@@ -90,6 +91,12 @@ class TrainingRun:
 
     def score(self, stage: str) -> StageScore | None:
         return last_score(self.folder, stage)
+
+    def last(self) -> StageScore | None:
+        """Returns the score after the last evaluated stage, None where the run hasn't ended."""
+        if any(self.state()):
+            return None
+        return next((score for stage in reversed(STAGES) if (score := self.score(stage)) is not None), None)
 
     def state(self) -> tuple[str | None, str | None]:
         """Returns (why the run was halted or None, its last finished stage or None if the run has ended)."""
@@ -150,7 +157,11 @@ def summarize(
     recipes = []
     for name in dict.fromkeys(run.recipe for run in runs):
         recipes.append(_recipe(name, [run for run in runs if run.recipe == name], runs))
-    searches = compare(_tables(runs[0], memo), _players(runs), budget=budget)
+    # Only a training whose tasks offer plans has a table to search.
+    scores = [score for run in runs for stage in STAGES if (score := run.score(stage)) is not None]
+    searched = any(task.to_near for score in scores for task in score.tasks)
+    tables = _tables(runs[0], memo) if searched else {}
+    searches = compare(tables, _players(runs) if searched else {}, budget=budget)
     return Summary(
         recipes=tuple(recipes), searches=searches, gaps=_gaps(searches, [one.name for one in recipes]),
         curves={run.folder.name: _curve(run) for run in runs},
@@ -177,23 +188,27 @@ def _stage(stage: str, runs: Sequence[TrainingRun], base: StageScore) -> StageSu
     return StageSummary(
         stage=stage,
         seeds=tuple(seed for seed, _ in found),
-        by_seed={metric: tuple(getattr(score, metric).value for _, score in found) for metric in METRICS},
+        by_seed={
+            metric: tuple(getattr(score, metric).value for _, score in found)
+            for metric in METRICS
+            if all(getattr(score, metric) is not None for _, score in found)
+        },
         score=whole,
         over_base=differences(whole, base) if stage != "base" else (),
     )
 
 
 def _over_full(mine: Sequence[TrainingRun], full: Sequence[TrainingRun]) -> tuple[MetricDifference, ...]:
-    """Returns the differences after PPO, paired by seed."""
+    """Returns the differences after the last stage of runs that have ended, paired by seed."""
     pairs = [
         (one, other)
         for run in mine
         for twin in full
-        if run.seed == twin.seed and (one := run.score("ppo")) is not None and (other := twin.score("ppo")) is not None
+        if run.seed == twin.seed and (one := run.last()) is not None and (other := twin.last()) is not None
     ]
     if not pairs:
         return ()
-    return differences(merged("ppo", [one for one, _ in pairs]), merged("ppo", [other for _, other in pairs]))
+    return differences(merged("last", [one for one, _ in pairs]), merged("last", [other for _, other in pairs]))
 
 
 def merged(stage: str, scores: Sequence[StageScore]) -> StageScore:
@@ -206,26 +221,29 @@ def merged(stage: str, scores: Sequence[StageScore]) -> StageScore:
 
 
 def _mean(rows: Sequence[TaskScore]) -> TaskScore:
-    means = {name: statistics.fmean(getattr(row, name) for row in rows) for name in _MEANS}
+    known = {name: [value for row in rows if (value := getattr(row, name)) is not None] for name in _MEANS}
+    means = {name: statistics.fmean(values) if values else None for name, values in known.items()}
+    passing = [row.geomean_passing for row in rows if row.geomean_passing is not None]
     return rows[0].model_copy(
         update={
             **means,
             "episodes": sum(row.episodes for row in rows),
-            "geomean": math.exp(statistics.fmean(math.log(row.geomean) for row in rows)),
+            "geomean": statistics.geometric_mean(row.geomean for row in rows),
+            "geomean_passing": statistics.geometric_mean(passing) if passing else None,
             "to_near": tuple(count for row in rows for count in row.to_near),
         }
     )
 
 
-_MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
+_MEANS = ("reward", "pass_rate", "pass_at_k", "faster_rate", "over_eager_rate", "over_both_rate", "evaluations")
 
 
 def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
     """Returns the tables of the held-out tasks, with the verdicts on the run's stack."""
     manifest = run.manifest
-    # Earlier runs dealt otherwise with unknown candidates, of which a summary has none.
-    recorded = {name: value for name, value in manifest.configuration["environment"].items() if name != "unknown"}
-    options = EnvironmentOptions.parse(recorded)
+    given = manifest.configuration["environment"]
+    # What decides how episodes are played may have other names in another version, and isn't needed here.
+    options = EnvironmentOptions.parse({name: given[name] for name in _OF_THE_TABLE if name in given})
     device = manifest.configuration["device"]
     if device == "auto":
         device = "cuda" if manifest.stack.gpus else "cpu"

@@ -18,6 +18,7 @@ from cuda_agent.training.evaluate import (
     evaluate_stage,
     evaluations_to,
     interval,
+    pass_at,
     score_of,
 )
 from cuda_agent.training.pocket.table import best_us, playbook_order, spread, table
@@ -49,7 +50,37 @@ def test_a_score_counts_failures_and_leaves_out_what_the_judge_lost() -> None:
     assert one.to_near == (1, 2)
     assert score.hit_rate == 1.0
     gap = {d.metric: d.value for d in differences(score, score)}
-    assert gap == {"reward": 0, "pass_rate": 0, "faster_rate": 0, "log geomean": 0}
+    assert set(gap.values()) == {0} and {"reward", "pass_at_k", "log geomean", "log geomean_passing"} <= set(gap)
+
+
+def test_what_passes_among_k_and_what_is_faster_than_which() -> None:
+    """Of four episodes two pass, so two drawn ones both fail in one of six cases."""
+    assert [pass_at(k, 4, 2) for k in (1, 2, 3, 8)] == [0.5, pytest.approx(5 / 6), 1.0, 1.0]
+    assert pass_at(8, 8, 0) == 0.0 and pass_at(1, 24, 6) == 0.25
+    milestones = (Milestone.FAILED, Milestone.CORRECT, Milestone.FASTER_THAN_EAGER, Milestone.FASTER_THAN_BOTH)
+    ratios = (None, 0.5, 1.0, 2.0)
+    played = [
+        episode(1.0, ratio).model_copy(update={"milestone": milestone})
+        for milestone, ratio in zip(milestones, ratios, strict=True)
+    ]
+    score = score_of("rft", played, [domain.TASK], seeds=(0,), episodes=4, k=2, best={})
+    (one,) = score.tasks
+    assert (one.pass_rate, one.pass_at_k, one.over_eager_rate, one.over_both_rate) == (0.75, 1.0, 0.5, 0.25)
+    assert one.geomean == pytest.approx(1.0) and one.geomean_passing == pytest.approx(1.0)
+    assert score.k == 2 and score.over_both_rate is not None and score.over_both_rate.value == 0.25
+    failed = score_of("base", played[:1], [domain.TASK], seeds=(0,), episodes=1, best={})
+    assert failed.geomean_passing is None and failed.geomean.value == 1.0
+    gaps = {gap.metric: gap.value for gap in differences(score, failed)}
+    assert gaps["pass_rate"] == 0.75 and "log geomean_passing" not in gaps
+
+
+def test_a_score_of_an_older_version_is_compared_by_what_it_has() -> None:
+    score = score_of("ppo", [episode(3.0, 2.0)], [domain.TASK], seeds=(0,), episodes=1, best={})
+    new = ("pass_at_k", "over_eager_rate", "over_both_rate", "geomean_passing")
+    lines = score.model_dump(exclude={"k", *new})
+    lines["tasks"] = [{name: value for name, value in task.items() if name not in new} for task in lines["tasks"]]
+    old = StageScore.model_validate(lines)
+    assert {gap.metric for gap in differences(score, old)} == {"reward", "pass_rate", "faster_rate", "log geomean"}
 
 
 def test_intervals_are_over_tasks_and_repeatable() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cuda_agent.training.metrics import MetricsLog
 from cuda_agent.training.stages.records import Halt, StageEnd, TrainingManifest
 from cuda_agent.training.summary import Summary, recipe_name, summarize
 
+ROOT = Path(__file__).resolve().parents[3]
 PPO: dict[str, Any] = {"steps": 2, "batch": 2, "actor_lr": 1e-3, "critic_lr": 1e-3}
 JUDGE = {"precision": "fp32", "timing_budget_s": 0.3, "trials": 1}
 
@@ -132,6 +134,29 @@ def test_the_command(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFix
     assert "speedup-0 was halted at ppo step 7: entropy exploded" in said and "over the full recipe" in said
     assert Summary.read(tmp_path).recipes[0].runs == ("run-0", "run-1")
     assert run(["pocket", "summary", str(tmp_path / "nothing")]) == 2
+
+
+def test_the_recorded_runs_can_be_read(tmp_path: Path) -> None:
+    """Their configuration has a setting of playing that this version doesn't know, and their scores lack metrics."""
+    results = ROOT / "benchmarks" / "results" / "2026-11-25-h200-pocket"
+    for archive, wanted in ((results / "runs.txz", "pocket-0/"), (ROOT / "data/measured/pocket.tgz", "pocket/")):
+        with tarfile.open(archive) as packed:
+            members = [one for one in packed.getmembers() if one.name.removeprefix("./").startswith(wanted)]
+            packed.extractall(tmp_path, members, filter="data")
+    (recipe,) = summarize([tmp_path / "pocket-0"], budget=16, memo=tmp_path / "pocket" / "memo").recipes
+    last = recipe.stages[-1]
+    # As in the table of its page.
+    assert last.stage == "ppo" and round(last.score.reward.value, 2) == 2.53 and last.score.pass_at_k is None
+
+
+def test_a_training_without_plans_has_scores_and_no_searches(runs: list[Path]) -> None:
+    for stage in ("base", "ppo"):
+        path = runs[0] / "held-out" / stage / SCORES
+        path.write_text(path.read_text().replace('"to_near":[1,1]', '"to_near":[]').replace("[null,null]", "[]"))
+    found = summarize(runs[:1], budget=4)
+    assert found.recipes[0].stages[-1].over_base[0].value == 2.0
+    assert found.searches.choices == {} and found.gaps == {}
+    assert run(["pocket", "summary", str(runs[0])]) == 0
 
 
 def test_recipes_are_named_by_what_differs() -> None:

@@ -19,6 +19,7 @@ from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
 from cuda_agent.training.episodes import EPISODES_FILE, Episode, read_episodes, rewarded
 from cuda_agent.training.metrics import MetricsLog, of_episodes
+from cuda_agent.training.stages.curriculum import draw_by_rates, pass_rates
 from cuda_agent.training.stages.records import Position, read_position
 from cuda_agent.training.stages.stage import OpenDomain, StageResult, TrainingStage, draw_tasks
 
@@ -74,12 +75,18 @@ class _Loop:
     def _play(self, step: int) -> list[Episode]:
         """Returns the step's episodes: those before a kill if they are complete, else new ones."""
         path = self._stage.directory / EPISODES_FILE
-        done = [one for one in read_episodes(path) if one.policy_version == step]
+        every = read_episodes(path)
+        done = [one for one in every if one.policy_version == step]
         if len(done) == self._options.batch:
             return done
         seed = self._stage.seed(step)
         opened = self._opened
-        tasks = draw_tasks(opened.tasks, self._options.batch, seed)
+        batch, curriculum = self._options.batch, self._options.curriculum
+        if curriculum is None:
+            tasks = draw_tasks(opened.tasks, batch, seed)
+        else:
+            rates = pass_rates(every, opened.tasks, step, curriculum.steps)
+            tasks = draw_by_rates(opened.tasks, batch, seed, rates, curriculum)
         generate = self._sampler.generate(
             turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed
         )
