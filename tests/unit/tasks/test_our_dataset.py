@@ -67,7 +67,7 @@ def test_what_equals_a_sealed_evaluation_task_is_left_out(rows: list[dict[str, o
 
 
 @pytest.mark.skipif(not EXAM.is_file(), reason="the exam's fingerprints lie outside the repository")
-@pytest.mark.parametrize("folder", ["dataset"])
+@pytest.mark.parametrize("folder", ["dataset", "kernel"])
 def test_no_task_equals_one_of_the_exam(folder: str) -> None:
     tasks, measured = read_exported(DATA / folder)
     found = compare(tasks, graphs_by_key(measured), read_fingerprints(EXAM), against=(), copies=len(tasks) + 1)
