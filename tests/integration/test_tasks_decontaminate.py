@@ -12,6 +12,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.lines import append, read_lines
 from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import capturing, read_fingerprints, source_id
+from cuda_agent.tasks.decontaminate.stage import SealedComparison
 from cuda_agent.tasks.records import Measurement, Similarity
 from cuda_agent.workspace.sandbox import resolve_level
 from dataset_folders import pairs, source_of, task_of, write_folder
@@ -71,7 +72,9 @@ def test_fingerprint_decontaminate_export_stats(tmp_path: Path, capsys: pytest.C
     append(next(folder.glob("measurements-*")), [measurement])
     assert run(["tasks", "export", str(folder)]) == 2
     assert run(["tasks", "decontaminate", str(folder)]) == 2
-    assert run(["tasks", "decontaminate", str(folder), "--against", str(sealed)]) == 0
+    left_out = tmp_path / "left_out.json"
+    assert run(["tasks", "decontaminate", str(folder), "--against", str(sealed), "--sealed", str(left_out)]) == 0
+    assert len(SealedComparison.read_file(left_out).left_out) == 2
     lines = read_lines(folder / "similarity.jsonl", Similarity)
     assert sum(line.finding is not None for line in lines) == 2
     assert lines[-1].same_graph is not None and lines[-1].similarity < 0.9

@@ -69,7 +69,11 @@ class StoredRecord(Record):
     @classmethod
     def read(cls, directory: Path) -> Self:
         """Returns the record in a folder. Raises StoreError when the file is missing or isn't this record."""
-        path = directory / cls.file_name
+        return cls.read_file(directory / cls.file_name)
+
+    @classmethod
+    def read_file(cls, path: Path) -> Self:
+        """Returns the record in a file of any name. Raises StoreError as `read` does."""
         try:
             text = path.read_text()
         except OSError as error:

@@ -31,7 +31,7 @@ from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
 from cuda_agent.tasks.dataset.folder import Stages, graphs_of, passing, read_tasks
 from cuda_agent.tasks.decontaminate.references import EvaluationTask, capturing, load_references
-from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
+from cuda_agent.tasks.decontaminate.stage import THRESHOLD, SealedComparison, compare
 from cuda_agent.tasks.filter.funnel import funnel
 from cuda_agent.tasks.filter.measurements import Measurements, merge, read_all, read_measured
 from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
@@ -62,6 +62,8 @@ class BuildOptions(Configuration):
     libraries: LibrariesSetting = ("torch", "transformers")
     compose: ComposeOptions = ComposeOptions()
     filter: FilterSettings = FilterSettings()
+    #: A recorded comparison with a sealed evaluation set (`tasks decontaminate --sealed`).
+    sealed: Path | None = None
     threshold: ThresholdSetting = THRESHOLD
     copies: CopiesSetting = 1
     candidates: int | None = Field(default=None, ge=1)
@@ -74,8 +76,9 @@ class BuildOptions(Configuration):
         rates_for(options.compose.stack)
         against = tuple(_beside(path, name) for name in options.against)
         changes: dict[str, Any] = {"folder": path.parent / options.folder, "against": against}
-        if options.seeds is not None:
-            changes["seeds"] = path.parent / options.seeds
+        for name in ("seeds", "sealed"):
+            if getattr(options, name) is not None:
+                changes[name] = path.parent / getattr(options, name)
         return options.model_copy(update=changes)
 
 
@@ -104,13 +107,19 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
     folder = options.folder
     taken = None if recorded is None else _recorded(folder, recorded)
     seeds = None if options.seeds is None else _seeds_of(options.seeds)
+    sealed = None if options.sealed is None else SealedComparison.read_file(options.sealed)
     _settle(options, folder)
     with locked(folder / ".build.lock"):
-        return _build(options, device, say, taken, seeds)
+        return _build(options, device, say, taken, seeds, sealed)
 
 
 def _build(
-    options: BuildOptions, device: Device, say: Say, recorded: Measurements | None, seeds: list[Seed] | None
+    options: BuildOptions,
+    device: Device,
+    say: Say,
+    recorded: Measurements | None,
+    seeds: list[Seed] | None,
+    sealed: SealedComparison | None,
 ) -> Build:
     folder = options.folder
     filtering = FilterOptions(device=device, **options.filter.model_dump())
@@ -139,7 +148,7 @@ def _build(
     most = options.most_candidates or 3 * options.tasks
     count = min(most, options.candidates or math.ceil(_FIRST * options.tasks))
     while True:
-        kept, unmeasured, chosen = _round(options, count, measure, references, say)
+        kept, unmeasured, chosen = _round(options, count, measure, references, sealed, say)
         if chosen is not None:
             return Build(folder, count, unmeasured, kept, export(folder, folder / EXPORT_FOLDER, chosen))
         if unmeasured:
@@ -185,6 +194,7 @@ def _round(
     count: int,
     measure: Callable[[int], Measurements],
     references: Sequence[EvaluationTask],
+    sealed: SealedComparison | None,
     say: Say,
 ) -> tuple[int, int, Chosen | None]:
     """Runs all stages on the candidates with numbers below `count`, even where the folder has more, so that a restarted
@@ -201,6 +211,7 @@ def _round(
         against=options.against,
         threshold=options.threshold,
         copies=options.copies,
+        sealed=sealed,
         say=lambda text: say("decontaminate", text),
     )
     compared.write(folder)
@@ -229,7 +240,7 @@ def _next_count(count: int, kept: int, wanted: int) -> int:
 def _settle(options: BuildOptions, folder: Path) -> None:
     """Writes the configuration. Raises UsageError where the folder has another one that isn't only smaller."""
     path = folder / _CONFIG_FILE
-    values = options.model_dump(mode="json", exclude={"folder", "seeds"})
+    values = options.model_dump(mode="json", exclude={"folder", "seeds", "sealed"})
     if path.exists():
         begun = json.loads(path.read_text())
         for name in ("seed", "libraries", "compose"):

@@ -10,7 +10,16 @@ from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.inside import TASK_CHECK
-from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskGraph, TaskRequest
+from cuda_agent.tasks.inside.requests import (
+    CheckAnswers,
+    CloseTask,
+    F,
+    GraphTask,
+    OpenTask,
+    RunTask,
+    TaskGraph,
+    TaskRequest,
+)
 from cuda_agent.workers.process import Worker, WorkerFault, WorkerSettings
 from cuda_agent.workers.roles import Role
 from cuda_agent.workers.supply import WorkerSupply
@@ -56,6 +65,21 @@ def capture_graph(start: Callable[[], Worker], task: Task, device: Device, memor
         return read_graph(_ask(worker, GraphTask()))
     finally:
         worker.kill()
+
+
+def capture_checked(worker: Worker, task: Task, floor: float) -> Graph:
+    """Returns the graph of a task that keeps the filter's rules from `runs` to `null_tests` on the CPU, in a process
+    that may have had others. `floor` is the smallest relative error that counts. Raises NotCaptured, WorkerError."""
+    limit = MEMORY_MIB << 20
+    _ask(worker, OpenTask(task=task, seed=0, device=Device.CPU, memory_bytes=limit, device_bytes=limit, threads=1))
+    try:
+        _ask(worker, RunTask())
+        graph = read_graph(_ask(worker, GraphTask()))
+        _ask(worker, CheckAnswers(floor=floor))
+    finally:
+        if not worker.ended:
+            _ask(worker, CloseTask())
+    return graph
 
 
 def read_graph(answer: TaskGraph) -> Graph:

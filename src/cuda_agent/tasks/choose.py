@@ -7,7 +7,7 @@ from cuda_agent.tasks.records import DatasetTask
 
 #: The points by which a kind's share may differ from the published one, so that a rare kind doesn't cost thousands of
 #: candidates.
-SLACK_POINTS = 0.5
+SLACK_POINTS = 0.7
 
 
 def kind_of(task: DatasetTask) -> int:

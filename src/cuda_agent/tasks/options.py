@@ -18,6 +18,13 @@ LibrariesSetting = Annotated[
     tuple[Literal["torch", "transformers"], ...],
     Flag("torch or transformers (repeatable); by default both.", "--library", "NAME"),
 ]
+AgainstSetting = Annotated[
+    tuple[str, ...],
+    Flag(
+        "Evaluation set: folder, .py, .parquet, saved dataset, fingerprint file, name on Hugging Face (repeatable).",
+        metavar="PATH",
+    ),
+]
 StackSetting = Annotated[str | None, Flag("Stack of the measurements, where there are several.", "--stack", "HASH")]
 
 
@@ -63,19 +70,21 @@ class ComposeRunOptions(ComposeOptions):
 class DecontaminateOptions(Configuration):
     """The options of `cuda-agent tasks decontaminate`, and in part of `tasks fingerprint`."""
 
-    against: Annotated[
-        tuple[str, ...],
-        Flag(
-            "Evaluation set: folder, .py, .parquet, saved dataset, fingerprint file, name on Hugging Face "
-            "(repeatable).",
-            metavar="PATH",
-        ),
-    ] = ()
+    against: AgainstSetting = ()
     threshold: ThresholdSetting = THRESHOLD
     copies: CopiesSetting = 1
     stack: StackSetting = None
     device: DeviceSetting = Device.CPU
     memory_mib: Annotated[int, Flag("Memory of an evaluation task's process.")] = Field(default=MEMORY_MIB, ge=1)
+    sandbox: SandboxSetting = "auto"
+
+
+class KernelOptions(Configuration):
+    """The options of `cuda-agent tasks kernel`."""
+
+    against: AgainstSetting = ()
+    seed: Annotated[int, Flag("Seed of the random choices.")] = 0
+    workers: Annotated[int | None, Flag("Number of processes; default: half the cores.")] = Field(default=None, ge=1)
     sandbox: SandboxSetting = "auto"
 
 

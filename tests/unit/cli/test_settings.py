@@ -164,6 +164,13 @@ def test_help_names_file_bounds_and_defaults(command: str, capsys: pytest.Captur
     assert "--config" in shown and "PydanticUndefined" not in shown
 
 
+def test_a_command_with_a_file_of_its_own_gets_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--config` of `tasks build` is no file of the command's options."""
+    (tmp_path / "build.yaml").write_text("folder: a\nagainst: [b]\nsed: 1\n")
+    assert run(["tasks", "build", "--config", str(tmp_path / "build.yaml")]) == 2
+    assert "Did you mean 'seed'" in capsys.readouterr().err
+
+
 def test_help_comes_from_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "--help"]) == 0
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())

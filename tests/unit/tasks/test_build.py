@@ -62,6 +62,7 @@ def test_a_configuration(tmp_path: Path) -> None:
 def test_the_configuration_of_our_data_set() -> None:
     options = BuildOptions.read(Path(__file__).parents[3] / "data" / "dataset.yaml")
     assert options.tasks == 6000 and options.candidates == 6900
+    assert options.sealed is not None and options.sealed.exists()
     assert options.seeds is not None and options.seeds.exists() and all(Path(name).exists() for name in options.against)
 
 

@@ -12,12 +12,13 @@ from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.lines import append
 from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import (
+    EvaluationTask,
     load_references,
     read_fingerprints,
     source_id,
     write_fingerprints,
 )
-from cuda_agent.tasks.decontaminate.stage import compare
+from cuda_agent.tasks.decontaminate.stage import SealedComparison, compare
 from cuda_agent.tasks.records import Rule
 from dataset_folders import FUNCTIONS, graph_of, pairs, source_of, task_of
 from task_mutators import everything
@@ -190,3 +191,18 @@ def test_the_account(tmp_path: Path) -> None:
     assert sum(account.histogram) == sum(account.twins) == 30 and account.histogram[-1] == 1
     compared.write(tmp_path / "out")
     assert len((tmp_path / "out" / "similarity.jsonl").read_text().splitlines()) == 30
+
+
+def test_a_sealed_comparison_counts_without_its_evaluation_tasks(tmp_path: Path) -> None:
+    """A recorded comparison leaves out the same tasks as the comparison itself, and names no evaluation task."""
+    tasks, exam, own = pairs(10), _references(tmp_path, FUNCTIONS[:2]), _references(tmp_path, ["rrelu", "selu"])
+    exam.append(EvaluationTask("by its graph", own[0].shingles, "g"))
+    direct = compare(tasks, {tasks[3].task.key: "g"}, exam, against=["x"])
+    sealed = SealedComparison.from_json(direct.sealed().to_json())
+    lost = [line.task_key for line in direct.lines if line.finding and line.finding.rule is Rule.SIMILAR]
+    assert sealed.left_out == tuple(sorted(lost)) and tasks[3].task.key in lost
+    assert (sealed.tasks, sealed.references, sealed.same_graph) == (10, 2, 1)
+    assert not any(one.name in sealed.to_json() for one in exam)
+    found = compare(tasks, {}, own, against=["own"], sealed=sealed)
+    assert [line.task_key for line in found.lines if line.finding is not None] == lost
+    assert found.account.sealed == sealed and found.account.similar_syntax == 0

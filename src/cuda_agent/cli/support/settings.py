@@ -166,7 +166,7 @@ def with_settings(
 
         @functools.wraps(command)
         def wrapped(**given: Any) -> int:
-            settings = Settings(given.pop("config", None)).over(usual.values)
+            settings = Settings(given.pop("config", None) if file else None).over(usual.values)
             for name, option in options.items():
                 value = given.pop(name)
                 if value is not None and value is not False and value != []:

@@ -7,6 +7,7 @@ import typer
 
 from cuda_agent.cli.support.output import CommandAnswer, ProgressView
 from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.core.files import write_durably
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
 from cuda_agent.tasks.decontaminate.references import capturing, load_references, write_fingerprints
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE, compare
@@ -18,6 +19,10 @@ from cuda_agent.workspace.sandbox import resolve_level
 def decontaminate(
     options: DecontaminateOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],
+    sealed: Annotated[
+        Path | None,
+        typer.Option("--sealed", metavar="FILE", help="Write the keys of the tasks that equal an evaluation task."),
+    ] = None,
 ) -> CommandAnswer:
     """Compare every task with every evaluation task, and with the tasks before it, by two independent tests."""
     with ProgressView("tasks decontaminate") as view:
@@ -34,6 +39,8 @@ def decontaminate(
             say=lambda text: view("compare", text),
         )
     compared.write(directory)
+    if sealed is not None:
+        write_durably(sealed, compared.sealed().to_json() + "\n")
     account = compared.account
     said = [
         f"{account.kept} of {account.tasks} tasks are kept: {directory / SIMILARITY_FILE}",

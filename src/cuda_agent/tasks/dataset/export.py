@@ -77,12 +77,9 @@ def choose(folder: Path, *, stack: str | None = None, count: int | None = None) 
 def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
     """Writes `train.parquet`, `validation.parquet`, `test.parquet` (without empty ones) and `README.md`. Returns the
     number of tasks by split. Raises StoreError."""
-    pyarrow = arrow()
     settings = ComposeSettings.find(folder)
     seed = settings.seed if settings is not None else 0
     rows = [_row(task, chosen, seed) for task in chosen.tasks]
-    types = {name: "float64" if kind == "double" else kind for name, (kind, _) in COLUMNS.items()}
-    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
     counts = {}
     for split in SPLITS:
         mine = [row for row in rows if row["split"] == split]
@@ -91,12 +88,20 @@ def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
             path.unlink(missing_ok=True)
             continue
         counts[split] = len(mine)
-        table = pyarrow.Table.from_pylist(mine, schema=schema)
-        buffer = io.BytesIO()
-        pyarrow.parquet.write_table(table, buffer, compression="zstd", compression_level=19, store_schema=False)
-        write_durably(path, buffer.getvalue())
+        write_table(path, mine, tuple(COLUMNS))
     write_durably(out / "README.md", card(chosen, counts))
     return counts
+
+
+def write_table(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+    """Writes a parquet file with some of the columns; the same rows give the same bytes. Raises StoreError."""
+    pyarrow = arrow()
+    types = {name: "float64" if COLUMNS[name][0] == "double" else COLUMNS[name][0] for name in columns}
+    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])
+    buffer = io.BytesIO()
+    table = pyarrow.Table.from_pylist(rows, schema=schema)
+    pyarrow.parquet.write_table(table, buffer, compression="zstd", compression_level=19, store_schema=False)
+    write_durably(path, buffer.getvalue())
 
 
 def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:

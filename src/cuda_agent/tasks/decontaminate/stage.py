@@ -25,6 +25,18 @@ BINS = 50
 _STEP = 500
 
 
+class SealedComparison(StoredRecord):
+    """A comparison with sealed evaluation tasks, so that a build needs no fingerprints. `left_out` has the keys of the
+    tasks that have the operator graph of one (`same_graph` of `tasks`) or are too similar (`similar_syntax`)."""
+
+    tasks: int
+    references: int
+    references_with_graph: int
+    same_graph: int
+    similar_syntax: int
+    left_out: tuple[str, ...]
+
+
 class Decontamination(StoredRecord):
     """The summary of the comparisons. `histogram` counts tasks by the similarity to their nearest evaluation task, in
     bins of equal width from 0 to 1; `twins` does the same for the nearest earlier task of the dataset."""
@@ -43,6 +55,8 @@ class Decontamination(StoredRecord):
     similar_syntax: int
     same_graph: int
     duplicates: int
+    #: The comparison with a sealed evaluation set that was recorded before.
+    sealed: SealedComparison | None = None
     histogram: tuple[int, ...] = Field(min_length=BINS, max_length=BINS)
     twins: tuple[int, ...] = Field(min_length=BINS, max_length=BINS)
 
@@ -59,6 +73,12 @@ class Compared:
         write_lines(folder / SIMILARITY_FILE, self.lines)
         self.account.write(folder)
 
+    def sealed(self) -> SealedComparison:
+        """Returns this comparison without anything of the evaluation tasks."""
+        similar = [line for line in self.lines if line.finding is not None and line.finding.rule is Rule.SIMILAR]
+        fields = self.account.model_dump(include=set(SealedComparison.model_fields) - {"schema_version"})
+        return SealedComparison(**fields, left_out=tuple(sorted(line.task_key for line in similar)))
+
 
 def compare(
     tasks: Sequence[DatasetTask],
@@ -68,11 +88,13 @@ def compare(
     against: Sequence[str],
     threshold: float = THRESHOLD,
     copies: int = 1,
+    sealed: SealedComparison | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Compared:
     """Finds tasks that are too similar to an evaluation task, or duplicates of an earlier task that is kept.
 
     `graphs` maps a task key to the hash of its operator graph. `copies` is how many similar tasks the dataset may have.
+    `sealed` is an earlier comparison with an evaluation set that isn't among the references.
     Raises UsageError without evaluation tasks, TaskError where a task isn't Python.
     """
     if not references:
@@ -80,6 +102,7 @@ def compare(
     outside, inside = Index(reference.shingles for reference in references), Index()
     owners = {reference.graph: reference.name for reference in reversed(references) if reference.graph is not None}
     hashes = np.array([graphs.get(task.task.key, f"none {place}") for place, task in enumerate(tasks)])
+    left_out = frozenset(sealed.left_out if sealed is not None else ())
     kept: list[int] = []
     lines = []
     for place, task in enumerate(tasks):
@@ -96,14 +119,18 @@ def compare(
             twin_similarity=round(twin_similarity, 4),
         )
         alike = int(((twins >= threshold) | (hashes[kept] == hashes[place])).sum())
-        line = line.model_copy(update={"finding": _finding(line, float(scores[nearest]), alike, threshold, copies)})
+        finding = _finding(line, float(scores[nearest]), alike, threshold, copies)
+        if task.task.key in left_out:
+            finding = TaskFinding(rule=Rule.SIMILAR, detail="equals a task of a sealed evaluation set")
+        line = line.model_copy(update={"finding": finding})
         lines.append(line)
         if line.finding is None:
             kept.append(place)
             inside.add(bag)
         if (place + 1) % _STEP == 0 or place + 1 == len(tasks):
             say(f"{place + 1} of {len(tasks)} compared, {len(kept)} kept")
-    return Compared(tuple(lines), _account(lines, references, graphs, against, threshold, copies))
+    account = _account(lines, references, graphs, against, threshold, copies)
+    return Compared(tuple(lines), account.model_copy(update={"sealed": sealed}))
 
 
 def _finding(line: Similarity, similarity: float, alike: int, threshold: float, copies: int) -> TaskFinding | None:
