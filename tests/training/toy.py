@@ -34,7 +34,7 @@ def options(**changes: Any) -> TrainingOptions:
         "sample": {"episodes_per_task": 4, "batch": 8},
         "rft": {"batch": 4, "lr": 1e-3, "micro_batch_tokens": 512},
         "value": {"passes": 2, "batch": 8, "lr": 1e-3, "micro_batch_tokens": 512},
-        "ppo": {"steps": 3, "critic_only_steps": 1, **STEP},
+        "ppo": {"steps": 3, "critic_only_steps": 1, "curriculum": {}, **STEP},
         "protect": {"explained_variance": None},
     }
     return TrainingOptions.parse({**values, **changes})
@@ -135,7 +135,7 @@ class ToyDomain:
 
     @contextmanager
     def open(self, checkpoint: Path, limits: EpisodeLimits) -> Iterator[OpenDomain]:
-        tasks = [Task(name=name, source=f"# {name}") for name in ("one", "two")]
+        tasks = [Task(name=name, source=f"# {name}", origin=name) for name in ("one", "two")]
         yield OpenDomain(ToyEnvironment(limits.turns or 2), tasks, turn_tokens=6, context_tokens=64)
 
     def in_cluster(self) -> ToyDomain:
