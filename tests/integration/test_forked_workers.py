@@ -165,6 +165,14 @@ def test_forks_end_with_the_server_and_another_server_starts(forked: Start, serv
     assert ended(forked("exit", "3"))[0] == 3
 
 
+def test_an_import_that_fails_in_the_server_ends_no_fork(forked: Start) -> None:
+    with forked("sleep") as started:
+        wait_for(lambda: "up" in started.tail())
+        code, text = ended(forked("exit", "4", "unprepared"))
+        assert code == 4 and "this import failed once" in text
+        assert started.poll() is None
+
+
 def test_kill_ends_all_of_a_fork(forked: Start) -> None:
     with forked("sleep") as started:
         wait_for(lambda: "up" in started.tail())

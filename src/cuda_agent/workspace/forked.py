@@ -60,14 +60,15 @@ def main() -> None:
 
 
 def _prepare(name: str, program: list[str], log: int) -> None:
-    """Imports what a program needs. Where that fails, the log of the program that waits for it says why."""
+    """Imports what a program needs. Where that fails, the program's log says why, and its fork tries the import again:
+    the other forks would end with this process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         importlib.import_module(name).prepare(program)
-    except BaseException:
+    except Exception:  # noqa: BLE001 - the import of foreign packages
         os.write(log, traceback.format_exc().encode())
-        raise
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def _enter(request: dict[str, Any], descriptors: Sequence[int], parent: int, name: str) -> NoReturn:
