@@ -109,11 +109,14 @@ class RunJournal:
         context.files.remember(last.known)
         context.best.recall(last.best, last.passes)
         context.finished = last.finished
-        context.shell.started, self._tools.calls = last.commands, last.calls
+        context.shell.started = last.commands
         self._last = last
         self._turn_began = time.monotonic() - last.turn_s
+        made = [call for turn in self.turns for call in turn.calls]
         if last.move is not None and last.index == len(self.turns):
             self.pending = last
+            made += last.move.calls[: len(last.results)]
+        self._tools.resume(last.calls, made)
 
     def _write(self, move: PolicyMove, results: tuple[ToolResult, ...]) -> Checkpoint:
         context, before = self.context, self._last

@@ -3,6 +3,7 @@
 import difflib
 import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -35,6 +36,11 @@ class Toolbox:
         #: number of calls so far. It numbers their files, and a resumed run continues the count.
         self.calls = 0
         self._told = False
+
+    def resume(self, calls: int, made: Iterable[ToolCall]) -> None:
+        """Goes on after the calls that a run made before. `calls` is their number."""
+        self.calls = calls
+        self._told = any(call.tool not in self._tools for call in made)
 
     def schemas(self) -> list[dict[str, Any]]:
         """Returns all tools in the form of the OpenAI protocol."""
