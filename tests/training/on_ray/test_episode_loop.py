@@ -19,7 +19,7 @@ pytest.importorskip("verl", reason="make train-env")
 import chat_models
 import ray
 
-from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue, load_settings
 from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.enums import Device
 from cuda_agent.core.lines import write_lines
@@ -51,7 +51,7 @@ class Model:
 
     def __init__(self, checkpoint: Path, text: str) -> None:
         self._policy = PolicyCopy(checkpoint, ModelOptions(), device="cpu")
-        self._first = load_dialogue(checkpoint)[1].encode_turn(text)
+        self._first = load_dialogue(checkpoint, load_settings(checkpoint)).encode_turn(text)
         self._known = set[str]()
 
     async def generate(self, request: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
@@ -85,8 +85,8 @@ class Player:
         if self._loop is None:
             self._loop = EpisodeLoop(
                 trainer_config=SimpleNamespace(config=self._config), server_manager=Model(checkpoint, self._text),
-                tokenizer=load_dialogue(checkpoint)[1].tokenizer, processor=None, dataset_cls=None,
-                data_config=SimpleNamespace(config={}), run=str(self._run), stage="ppo",
+                tokenizer=load_dialogue(checkpoint, load_settings(checkpoint)).tokenizer, processor=None,
+                dataset_cls=None, data_config=SimpleNamespace(config={}), run=str(self._run), stage="ppo",
                 domain="cuda_agent.training.domain:KernelDomain", checkpoint=str(checkpoint), limits={"turns": 2},
             )  # fmt: skip
         out = await self._loop.run({}, extra_info={"task_key": TASK.key, "index": index})
@@ -100,7 +100,7 @@ class Player:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A training's folder, and a cluster."""
     chat_models.save_model("qwen2_5", tmp_path / "model", max_position_embeddings=16384)
-    DialogueSettings(kind="chat", turns=2, turn_tokens=4096, context_tokens=16384).write(tmp_path / "model")
+    DialogueSettings(kind="tools", turns=2, turn_tokens=4096, context_tokens=16384).write(tmp_path / "model")
     write_lines(tmp_path / "tasks.jsonl", [DatasetTask(task=TASK, ops=("axpby",), composer="test", number=0)])
     for name, value in process_environment("cpu").items():
         monkeypatch.setenv(name, value)
