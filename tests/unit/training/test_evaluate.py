@@ -54,7 +54,7 @@ def test_a_score_counts_failures_and_leaves_out_what_the_judge_lost() -> None:
 
 
 def test_what_passes_among_k_and_what_is_faster_than_which() -> None:
-    """Of four episodes two pass, so two drawn ones both fail in one of six cases."""
+    """Two of four episodes pass, so two drawn ones both fail in one of six cases."""
     assert [pass_at(k, 4, 2) for k in (1, 2, 3, 8)] == [0.5, pytest.approx(5 / 6), 1.0, 1.0]
     assert pass_at(8, 8, 0) == 0.0 and pass_at(1, 24, 6) == 0.25
     milestones = (Milestone.FAILED, Milestone.CORRECT, Milestone.FASTER_THAN_EAGER, Milestone.FASTER_THAN_BOTH)
